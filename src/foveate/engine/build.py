@@ -17,23 +17,12 @@ from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.preview import (
-    FailureObserver,
-    PreviewSession,
-    ReadOnlyCompactionStore,
-    ReadOnlySessionStates,
-    ReadOnlySessionStore,
-    RecordCount,
-    TryToFitWindow,
-    admit_always,
-    skip_compaction,
-)
-from foveate.engine.request_context import Step
+from foveate.engine.preview import build_preview
+from foveate.engine.request_context import in_pipeline_order
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
 from foveate.engine.spending.edit_planner import LoadActivity, RecordProgress
-from foveate.engine.steps import PIPELINE
 from foveate.engine.steps.cache import (
     PlaceBreakpoints,
     PrefixLogs,
@@ -105,7 +94,7 @@ def build_engine(
     charges = ChargeRecorder(admission, spending)
     completion_queue = CompletionQueue(charges, session_store, has_other_hosts=has_other_hosts)
     sessions = SessionMatcher(session_store, has_other_workers=has_other_processes, broadcast=broadcast)
-    preview = _build_preview(
+    preview = build_preview(
         sessions,
         session_store,
         compaction_store,
@@ -136,7 +125,7 @@ def build_engine(
     enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
     handle_overflow = FitWindow(apply_compactions, count, compactor.compact_now)
     return Engine(
-        steps=_in_pipeline_order(
+        steps=in_pipeline_order(
             find_session,
             apply_compactions,
             LimitTurns(),
@@ -193,55 +182,6 @@ def build_engine(
         charges=charges,
         compact_now=compactor.compact_now,
         recount=CountCorrector(calibrations, remote_counter).recount,
-        read_only_steps=_in_pipeline_order(find_session, count, *keep_sent_messages, enforce_caps),
+        read_only_steps=in_pipeline_order(find_session, count, *keep_sent_messages, enforce_caps),
         forget_conversation=stored_conversations.forget_conversation,
     )
-
-
-def _build_preview(
-    sessions: SessionMatcher,
-    session_store: SessionStore,
-    compaction_store: CompactionStore,
-    session_states: SessionStates,
-    counts: CountCorrector,
-    stored_conversations: StoredConversationSizes,
-    *,
-    options: Callable[[str], AgentOptions],
-    clock: Callable[[], float],
-    observer: Observer | None,
-    remote_counter: RemoteCounter | None,
-    inject: InjectSections | None,
-) -> Engine:
-    read_only_store = ReadOnlySessionStore(session_store)
-    read_only_states = ReadOnlySessionStates(session_states)
-    apply_compactions = ApplyCompactions(ReadOnlyCompactionStore(compaction_store))
-    count = CountTokens(read_only_store, counts, stored_conversations)
-    handle_overflow = TryToFitWindow(FitWindow(apply_compactions, count, skip_compaction))
-    preview_session = PreviewSession(sessions, read_only_states)
-    return Engine(
-        steps=_in_pipeline_order(
-            preview_session,
-            apply_compactions,
-            LimitTurns(),
-            count,
-            handle_overflow,
-            *(
-                (InjectSectionsInWindow(inject, handle_overflow.apply, is_preview=True),)
-                if inject is not None
-                else ()
-            ),
-            DropInvalidThinking(),
-            OrderTools(read_only_states),
-        ),
-        hooks=CallHooks(in_background=(RecordCount(remote_counter),) if remote_counter is not None else ()),
-        completion_queue=CompletionQueue(session_store=read_only_store),
-        options=options,
-        clock=clock,
-        observer=FailureObserver(observer or NO_OBSERVER),
-        admit_uncounted=admit_always,
-        read_only_steps=_in_pipeline_order(preview_session, count),
-    )
-
-
-def _in_pipeline_order(*steps: Step) -> tuple[Step, ...]:
-    return tuple(sorted(steps, key=lambda step: PIPELINE.index(step.name)))

@@ -4,7 +4,7 @@ Counting a request is not a turn of its session: nothing is stored, compacted or
 that is too large is counted, not rejected.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,15 +13,22 @@ from msgspec.structs import replace
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.plan import CompactionCandidate
 from foveate.compaction.store import Compaction, CompactionLease, CompactionStore
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.counting.remote_counter import RemoteCounter
-from foveate.engine.exchange import Exchange
-from foveate.engine.observer import NullObserver, Observer
+from foveate.engine.engine import Engine
+from foveate.engine.exchange import CallHooks, Exchange
+from foveate.engine.observer import NO_OBSERVER, NullObserver, Observer
+from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest, StepFailure
-from foveate.engine.request_context import RequestContext
+from foveate.engine.request_context import RequestContext, in_pipeline_order
 from foveate.engine.session_state import SessionState, SessionStates
 from foveate.engine.steps import OVERFLOW, SESSION
+from foveate.engine.steps.count import CountCorrector, CountTokens, StoredConversationSizes
+from foveate.engine.steps.history import ApplyCompactions, DropInvalidThinking, LimitTurns
 from foveate.engine.steps.overflow import FitWindow
+from foveate.engine.steps.sections import InjectSections, InjectSectionsInWindow
 from foveate.engine.steps.session import describe_conversation
+from foveate.engine.steps.tools import OrderTools
 from foveate.errors import DoesNotFit
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.prompt_cache.placement.arrival_times import GapHistogram
@@ -31,6 +38,51 @@ from foveate.session.store import AnswerRecord, Session, SessionStore, SessionWr
 
 if TYPE_CHECKING:
     from foveate.compaction.store import ApplicationChange
+
+
+def build_preview(
+    sessions: SessionMatcher,
+    session_store: SessionStore,
+    compaction_store: CompactionStore,
+    session_states: SessionStates,
+    counts: CountCorrector,
+    stored_conversations: StoredConversationSizes,
+    *,
+    options: Callable[[str], AgentOptions],
+    clock: Callable[[], float],
+    observer: Observer | None,
+    remote_counter: RemoteCounter | None,
+    inject: InjectSections | None,
+) -> Engine:
+    read_only_store = ReadOnlySessionStore(session_store)
+    read_only_states = ReadOnlySessionStates(session_states)
+    apply_compactions = ApplyCompactions(ReadOnlyCompactionStore(compaction_store))
+    count = CountTokens(read_only_store, counts, stored_conversations)
+    handle_overflow = TryToFitWindow(FitWindow(apply_compactions, count, skip_compaction))
+    preview_session = PreviewSession(sessions, read_only_states)
+    return Engine(
+        steps=in_pipeline_order(
+            preview_session,
+            apply_compactions,
+            LimitTurns(),
+            count,
+            handle_overflow,
+            *(
+                (InjectSectionsInWindow(inject, handle_overflow.apply, is_preview=True),)
+                if inject is not None
+                else ()
+            ),
+            DropInvalidThinking(),
+            OrderTools(read_only_states),
+        ),
+        hooks=CallHooks(in_background=(RecordCount(remote_counter),) if remote_counter is not None else ()),
+        completion_queue=CompletionQueue(session_store=read_only_store),
+        options=options,
+        clock=clock,
+        observer=FailureObserver(observer or NO_OBSERVER),
+        admit_uncounted=admit_always,
+        read_only_steps=in_pipeline_order(preview_session, count),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure
 from foveate.engine.session_state import SessionState
 from foveate.engine.spending.cost_ceiling import CostCeiling, max_breakpoint_ttl, read_cost_parameters
-from foveate.engine.steps import CACHE, CAPS, SECTIONS, THINKING, TOOLS
+from foveate.engine.steps import CACHE, CAPS, PIPELINE, SECTIONS, THINKING, TOOLS
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.model import (
     BreakpointStyle,
@@ -340,3 +340,7 @@ class Step(Protocol):
     name: str
 
     async def apply(self, context: RequestContext) -> None: ...
+
+
+def in_pipeline_order(*steps: Step) -> tuple[Step, ...]:
+    return tuple(sorted(steps, key=lambda step: PIPELINE.index(step.name)))

@@ -1,13 +1,17 @@
 """The state of a request in the pipeline."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest
-from foveate.engine.request_context import RequestContext
+from foveate.engine.request_context import RequestContext, in_pipeline_order
+from foveate.engine.steps import PIPELINE
 from foveate.model import Format
 
 
@@ -46,3 +50,22 @@ def test_the_response_reserves_at_most_a_quarter_of_a_window_the_provider_does_n
 ) -> None:
     """Defect: with a window below its `max_tokens`, every request of a client was rejected."""
     assert make_context(model, max_tokens, window_tokens).output_reserve_tokens == reserved
+
+
+class NamedStep:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def apply(self, context: RequestContext) -> None: ...
+
+
+@given(names=st.lists(st.sampled_from(PIPELINE), unique=True))
+def test_steps_run_in_the_order_of_the_pipeline_in_whatever_order_they_are_built(names: Sequence[str]) -> None:
+    steps = in_pipeline_order(*map(NamedStep, names))
+
+    assert [step.name for step in steps] == [name for name in PIPELINE if name in names]
+
+
+def test_a_step_without_a_place_in_the_pipeline_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not in tuple"):
+        in_pipeline_order(NamedStep(PIPELINE[0]), NamedStep("another step"))

@@ -40,7 +40,7 @@ PIPELINE = (
     CAPS,
     KEEP_ALIVE,
 )
-"""The order in which steps run; `engine.build` sorts them by it."""
+"""The order in which steps run; `in_pipeline_order` sorts them by it."""
 
 # Names under which failures outside the pipeline are counted and logged.
 ROUTE = "route"
