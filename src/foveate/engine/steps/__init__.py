@@ -1,7 +1,7 @@
 """The steps of the pipeline, in the order of `PIPELINE`.
 
 Each is in the module of its name, unless a comment names another one: `history` has the steps that change
-earlier messages, and steps that only prepare work in the background are beside that work.
+earlier messages, and steps that only prepare work in the background are next to it.
 
 A step that fails is skipped, and the next one goes on with the request as it is. So each step relies only on
 what it checks itself. Metrics, traces and logs show steps by these values.
