@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 
-from foveate.advice.candidates import (
+from foveate.advice.candidate_settings import (
     CURRENT,
     CandidateResult,
     CombinationResult,

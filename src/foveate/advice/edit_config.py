@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from foveate.advice.candidates import SettingPath, SettingValue, format_value, to_yaml
+from foveate.advice.candidate_settings import SettingPath, SettingValue, format_value, to_yaml
 from foveate.config.document import MAX_SETTINGS_BYTES, parse_document
 from foveate.config.files import display_path, open_replacement, read_bytes, replace_file
 from foveate.config.load import Configuration, build_from_bytes, has_content

@@ -19,7 +19,7 @@ from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
-    from foveate.advice.candidates import CandidateResult, SettingPath, SettingValue
+    from foveate.advice.candidate_settings import CandidateResult, SettingPath, SettingValue
     from foveate.advice.cost_breakdown import ContextPart, PartCost
     from foveate.advice.session_costs import Period, SimulatedCost
     from foveate.config.settings import Settings
@@ -283,7 +283,7 @@ def _new_config_file() -> Path:
 def _write_settings(
     file: Path, changes: "dict[SettingPath, SettingValue]", *, asks: bool, as_json: bool
 ) -> dict[str, object] | None:
-    from foveate.advice.candidates import to_yaml
+    from foveate.advice.candidate_settings import to_yaml
     from foveate.advice.edit_config import edit_config
     from foveate.config.document import MAX_SETTINGS_BYTES
     from foveate.config.files import display_path, read_bytes
@@ -466,7 +466,7 @@ class AdviceFormatter:
             )
 
     def _setting_lines(self, simulation: "Simulation", configuration: str) -> Iterator[str]:
-        from foveate.advice.candidates import MIN_SHARE
+        from foveate.advice.candidate_settings import MIN_SHARE
 
         recorded, current = simulation.recorded, simulation.current
         if recorded is None or current is None:
@@ -509,7 +509,7 @@ class AdviceFormatter:
     def _chosen_lines(
         self, number: int, result: "CandidateResult", simulation: "Simulation", recorded: "SimulatedCost"
     ) -> Iterator[str]:
-        from foveate.advice.candidates import to_inline_yaml
+        from foveate.advice.candidate_settings import to_inline_yaml
 
         candidate, saving = result.candidate, result.saving or Decimal(0)
         also = f" on top of {candidate.base}" if candidate.base else ""
@@ -666,7 +666,7 @@ def _spend_object(spend: "Spend") -> dict[str, object]:
 
 
 def _simulation_object(simulation: "Simulation") -> dict[str, object]:
-    from foveate.advice.candidates import to_yaml
+    from foveate.advice.candidate_settings import to_yaml
 
     breakdown, combination = simulation.breakdown, simulation.combination
     superseded = sum(cost.superseded for cost in breakdown.parts.values())
@@ -712,7 +712,7 @@ def _simulation_object(simulation: "Simulation") -> dict[str, object]:
 
 
 def _result_object(result: "CandidateResult") -> dict[str, object]:
-    from foveate.advice.candidates import merge_changes, to_yaml
+    from foveate.advice.candidate_settings import merge_changes, to_yaml
 
     candidate = result.candidate
     return {

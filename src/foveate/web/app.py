@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
 from foveate.status_line import LINE_MEDIA_TYPE, STATUS_PATH, format_line
 from foveate.web import formatting
-from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
+from foveate.web.live_updates import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
 from foveate.web.page import Forbidden, GatewayData, PageNotFound, PageRequest, Viewer, WebPage, get_viewer
 from foveate.web.pages import agents, compactions, configuration, memory, overview, sessions
 from foveate.web.status import load_status

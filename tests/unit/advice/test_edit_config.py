@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.advice.candidates import SettingPath, SettingValue
+from foveate.advice.candidate_settings import SettingPath, SettingValue
 from foveate.advice.edit_config import edit_config
 from foveate.config.document import parse_document
 from foveate.errors import BadSetting, UnreadableInput

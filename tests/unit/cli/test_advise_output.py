@@ -4,7 +4,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
-from foveate.advice.candidates import Candidate, CandidateResult, CombinationResult, Mechanism
+from foveate.advice.candidate_settings import Candidate, CandidateResult, CombinationResult, Mechanism
 from foveate.advice.cost_breakdown import ContextPart, CostBreakdown, MissCost, PartCost, PartKind
 from foveate.advice.session_costs import SimulatedCost
 from foveate.cli.advise import AdviceFormatter, advice_object

@@ -1,1 +1,1 @@
-"""`foveate chat`: the command, its terminal and its piped mode."""
+"""`foveate chat`: the command, at a terminal and without one."""

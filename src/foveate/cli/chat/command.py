@@ -220,7 +220,7 @@ async def run_chat(
         UnreadableInput: standard input is closed.
     """
     from foveate.chat.conversation import ChatConversation, ChatObserver
-    from foveate.cli.chat.piped import read_lines, run_piped, single_message
+    from foveate.cli.chat.non_interactive import read_lines, run_non_interactive, single_message
     from foveate.cli.chat.slash_commands import CommandRunner
     from foveate.gateway.build import open_gateway
     from foveate.gateway.request import DEFAULT_AGENT
@@ -244,7 +244,7 @@ async def run_chat(
             )
             if options.question is not None:
                 messages = single_message(options.question)
-                return await run_piped(
+                return await run_non_interactive(
                     conversation,
                     commands,
                     messages,
@@ -256,7 +256,7 @@ async def run_chat(
                 raise UnreadableInput("standard input", "is closed")
             if options.as_json or not (sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()):
                 messages = read_lines(sys.stdin)
-                return await run_piped(
+                return await run_non_interactive(
                     conversation,
                     commands,
                     messages,

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from foveate.advice.candidates import (
+from foveate.advice.candidate_settings import (
     CURRENT,
     Candidate,
     Mechanism,

@@ -9,7 +9,7 @@ import pytest
 from foveate.config.settings import ServerSettings, Settings
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
-from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
+from foveate.web.live_updates import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
 from foveate.web.page import ConfigSnapshot
 
 POLL_SECONDS = 0.01

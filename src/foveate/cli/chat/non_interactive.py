@@ -60,7 +60,7 @@ async def single_message(text: str) -> AsyncIterator[str]:
     yield text
 
 
-async def run_piped(
+async def run_non_interactive(
     conversation: ChatConversation,
     commands: CommandRunner,
     messages: AsyncIterator[str],

@@ -2,7 +2,7 @@
 
 import yaml
 
-from foveate.advice.candidates import (
+from foveate.advice.candidate_settings import (
     Mechanism,
     apply_changes,
     gateway_options,
