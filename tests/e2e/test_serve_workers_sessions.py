@@ -17,12 +17,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.oracles.system_state import wait_until
 from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.gateway_process import GatewayProcess, gateway_process, wait_until_gone, write_config
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
+from tests.support.stores.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
 
@@ -75,15 +77,19 @@ def user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def calls_by_session(gateway: GatewayProcess, folder: Path) -> list[int]:
+def calls_by_session(gateway: GatewayProcess, store_url: str) -> list[int]:
     gateway.process.terminate()
     assert gateway.wait_for_exit()[0] == 0
-    return charged_calls(folder)
+    return charged_calls(store_url)
 
 
-def charged_calls(folder: Path) -> list[int]:
+def file_url(folder: Path) -> str:
+    return f"sqlite:///{folder}/foveate.sqlite"
+
+
+def charged_calls(store_url: str) -> list[int]:
     report = subprocess.run(
-        [*COMMAND, "cost", "--by", "session", "--json", "--store", f"sqlite:///{folder}/foveate.sqlite"],
+        [*COMMAND, "cost", "--by", "session", "--json", "--store", store_url],
         capture_output=True,
         text=True,
         check=True,
@@ -107,7 +113,7 @@ def test_a_turn_that_reaches_another_worker_does_not_wait(
                 assert status == 200
                 answer = f"Answer {session}.{turn}" if is_answer_changed else response["content"]
                 messages += [{"role": "assistant", "content": answer}, user("Go on.")]
-        calls = calls_by_session(gateway, tmp_path)
+        calls = calls_by_session(gateway, file_url(tmp_path))
 
     assert calls == [4] * 10
     medians = [statistics.median(seconds[turn]) for turn in range(4)]
@@ -185,34 +191,60 @@ def take_turns(
             list(threads.map(CappedConversation.take_turn, conversations, opened))
 
 
+def take_turns_although_a_worker_is_killed(
+    gateway: GatewayProcess, store_url: str, seed: int, before_round: Callable[[], None] = lambda: None
+) -> list[CappedConversation]:
+    conversations = start_conversations(seed)
+    take_turns(gateway, conversations, 2, before_round)
+    before_round()
+    killed = gateway.workers()[seed % WORKERS]
+    os.kill(killed, signal.SIGKILL)  # before it has stored its last turns
+    wait_until_gone([killed], within_seconds=15)
+    wait_until(lambda: sum(charged_calls(store_url)), lambda calls: calls == 2 * CONVERSATIONS)
+    take_turns(gateway, conversations, MAX_TURNS - 2, before_round)
+    return conversations
+
+
+def check_caps(conversations: Sequence[CappedConversation], alone: Path, sandbox: RunningSandbox) -> None:
+    """Check that a gateway with one worker admits the same calls."""
+    expected = [CappedConversation(one.messages[:1], Random()) for one in conversations]
+    with running_workers(alone, sandbox, count=1, more=SESSION_CAP) as gateway:
+        take_turns(gateway, expected, MAX_TURNS)
+    assert [one.turns_and_spent() for one in conversations] == [one.turns_and_spent() for one in expected]
+    assert 2 < expected[0].turns < MAX_TURNS
+
+
 @pytest.mark.slow
 def test_session_caps_are_exact_at_random_workers_while_the_store_is_slow_and_one_is_killed(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     """Regression: a turn that was not stored in time began another session, with a cap of its own."""
-    seed = time.time_ns()
-    alone = start_conversations(seed)
-    with running_workers(tmp_path / "alone", sandbox, count=1, more=SESSION_CAP) as gateway:
-        take_turns(gateway, alone, MAX_TURNS)
-
-    folder = tmp_path / "shared"
-    shared = start_conversations(seed)
+    seed, folder = time.time_ns(), tmp_path / "shared"
     with (
         running_workers(folder, sandbox, count=WORKERS, more=SESSION_CAP) as gateway,
         closing(StoreLock(folder / "foveate.sqlite", 0.6)) as lock,
     ):
-        take_turns(gateway, shared, 2, lock.start)
-        lock.start()
-        killed = gateway.workers()[seed % WORKERS]
-        os.kill(killed, signal.SIGKILL)  # before it has stored its last turns
-        wait_until_gone([killed], within_seconds=15)
-        wait_until(lambda: sum(charged_calls(folder)), lambda calls: calls == 2 * CONVERSATIONS)
-        take_turns(gateway, shared, MAX_TURNS - 2, lock.start)
-        calls = calls_by_session(gateway, folder)
+        conversations = take_turns_although_a_worker_is_killed(gateway, file_url(folder), seed, lock.start)
+        calls = calls_by_session(gateway, file_url(folder))
 
-    assert calls == sorted(conversation.turns for conversation in shared), seed
-    assert [one.turns_and_spent() for one in shared] == [one.turns_and_spent() for one in alone], seed
-    assert 2 < alone[0].turns < MAX_TURNS
+    assert calls == sorted(one.turns for one in conversations), seed
+    check_caps(conversations, tmp_path / "alone", sandbox)
+
+
+@pytest.mark.slow
+def test_session_caps_are_exact_at_random_workers_while_no_session_can_be_stored(
+    sandbox: RunningSandbox, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    seed, url = time.time_ns(), postgres.new_store()
+    more = f"{SESSION_CAP}store: {{url: {json.dumps(url)}}}\n"
+    with running_workers(tmp_path / "shared", sandbox, count=WORKERS, more=more) as gateway:
+        with psycopg.connect(url) as connection:
+            connection.execute("LOCK TABLE sessions_v1, turns_v1, answers_v1 IN EXCLUSIVE MODE")
+            conversations = take_turns_although_a_worker_is_killed(gateway, url, seed)
+        calls = calls_by_session(gateway, url)
+
+    assert calls == sorted(one.turns for one in conversations), seed
+    check_caps(conversations, tmp_path / "alone", sandbox)
 
 
 def test_a_session_of_a_killed_worker_continues_at_another_one(sandbox: RunningSandbox, tmp_path: Path) -> None:
@@ -229,8 +261,8 @@ def test_a_session_of_a_killed_worker_continues_at_another_one(sandbox: RunningS
                 messages += [{"role": "assistant", "content": response["content"]}, user("Go on.")]
             wait_until_gone([serving], within_seconds=15)
         deadline = time.monotonic() + 30
-        while charged_calls(tmp_path) != [3]:
-            assert time.monotonic() < deadline, charged_calls(tmp_path)
+        while charged_calls(file_url(tmp_path)) != [3]:
+            assert time.monotonic() < deadline, charged_calls(file_url(tmp_path))
             time.sleep(0.2)
 
 
