@@ -25,6 +25,7 @@ from foveate.web.page import Forbidden, GatewayData, PageNotFound, PageRequest, 
 from foveate.web.pages import agents, compactions, configuration, memory, overview, sessions
 from foveate.web.status import load_status
 
+_LOG = logging.getLogger(__name__)
 _FILES = ("foveate.css", "live.js", "charts.js", "chart.js")
 _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 
@@ -57,8 +58,6 @@ def asset_url(name: str) -> str:
 def _build_asset(name: str, data: bytes) -> Asset:
     return Asset(name, _MEDIA_TYPES[name.rpartition(".")[2]], data, gzip.compress(data, 6, mtime=0))
 
-
-_LOG = logging.getLogger(__name__)
 
 ROOT_PATH = "/"
 
