@@ -28,6 +28,8 @@ class Language:
     rejections: re.Pattern[str]
     refusals: re.Pattern[str]
     interjections: re.Pattern[str]
+    fillers: re.Pattern[str]
+    clause_words: frozenset[str]
     attribute_cues: frozenset[str]
     determiners: frozenset[str]
     prepositions: frozenset[str]
@@ -72,6 +74,8 @@ def language() -> Language:
         rejections=compile_phrases(table["rejections"]),
         refusals=compile_phrases(table["refusals"]),
         interjections=compile_phrases(table["interjections"]),
+        fillers=compile_phrases(table["fillers"]),
+        clause_words=frozenset(table["clause_words"]),
         attribute_cues=frozenset(table["attribute_cues"]),
         determiners=frozenset(table["determiners"]),
         prepositions=frozenset(table["prepositions"]),

@@ -30,6 +30,9 @@ _NONE_BEFORE, _NONE_AFTER = re.compile(r"\b(?:0|no|without) $", re.IGNORECASE), 
 # Tools report errors in few words or after a colon; prose about errors is longer.
 _PROSE_WORDS = 14
 _SPEAKER = re.compile(r"(?<!\w)i (?:really |just |still )?$", re.IGNORECASE)
+# "I've never been there", "she had always wanted to", "you don't know": a report, not an order.
+_PERFECT = re.compile(r"(?:\b(?:have|has|had)|\w'(?:ve|d)|\b(?:he|she|it)'s) $", re.IGNORECASE)
+_ONCE = re.compile(r" once\b", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[,;:(–—]")
 # "e.g." and "i.e." do not end a sentence.
 # Nor do titles, and numbers before a month: "am 3. Mai".
@@ -176,6 +179,8 @@ def _is_constraint(sentence: str, match: re.Match[str], is_question: bool) -> bo
     before = sentence[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
     if match[0].lower() in rules().refusing and _SPEAKER.search(before):
         return bool(rules().wishing.match(sentence, match.end()))
+    if _PERFECT.search(before) or (match[0].lower() == "never" and _ONCE.match(sentence, match.end())):
+        return False
     clause = _CLAUSE_END.split(before)[-1]
     question_start = rules().asking.match(clause) if clause.strip() else rules().asking.fullmatch(match[0])
     return not (is_question and question_start)

@@ -1,15 +1,17 @@
 """Write an extractive summary, without a model: what people said and is still true, within a token limit.
 
-Constraints, labelled statements and the goal come first, then open tasks, facts, the current state, files,
-decisions and errors, each within its share, and the names, paths and numbers that later turns will most
-probably need. Room that is left goes to the statements that are still missing, until none fits. The summary is
-a record: it quotes whole sentences and never gives orders.
+Labelled statements and the goal come first, then open tasks, the current state, files and errors, each within
+its share, and clauses of the statements of people, those that say most in little room first. If the assistant
+works with tools, whole constraints come before all others, and the names, paths and numbers that later turns
+will most probably need come before the rest of the statements. Room that is left goes to whole sentences. The
+summary is a record: it quotes what was said and never gives orders.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import nlargest
+from itertools import starmap
 from typing import Any
 
 from foveate import formats
@@ -45,8 +47,9 @@ from foveate.compaction.facts.statements import (
     is_summary,
 )
 from foveate.compaction.facts.texts import MODEL_ROLES, Speaker, message_texts
+from foveate.compaction.summarize.clauses import ClauseChooser, TokenCounter, find_asking_clause
 from foveate.errors import BadOption
-from foveate.model import Message, Text
+from foveate.model import Message, Text, ToolCall
 from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.request_bodies import parse_message_list
 
@@ -57,7 +60,6 @@ MIN_SUMMARY_TOKENS = 256
 _CANDIDATES_PER_TOKEN = 4  # how many names to consider per token of room
 _LINE_TOKENS = 1  # for the line break, and for changes where two texts meet
 
-TokenCounter = Callable[[str], int]
 _MAX_GOAL_CHARS = 300
 _MAX_REQUEST_CHARS = 4 * _MAX_GOAL_CHARS
 _MAX_STATE_CHARS = 200
@@ -85,14 +87,18 @@ _HEADINGS_SHARE = 0.02
 # The maximum share of constraints and labelled statements, of the goal, and of each section, in the order in
 # which they are filled.
 _RULES_SHARE = 0.50
-_GOAL_SHARE = 0.16
-_LABELLED_SHARE = 0.35
+# In a conversation without tools, rules are carried whole only if they take no more.
+_WHOLE_RULES_SHARE = 0.10
+_LABELLED_SHARE, _CHAT_LABELLED_SHARE = 0.35, 0.60
+# In a conversation without tools, people say what they want step by step.
+_GOAL_SHARE, _CHAT_GOAL_SHARE = 0.16, 0.08
+_MIN_GOAL_TOKENS = 14
+# That of statements, if the assistant works with tools, whose names matter as well.
+_STATEMENTS_SHARE = 0.11
 _SHARES = {
     _SummarySection.TASKS: 0.10,
-    _SummarySection.FACTS: 0.15,
     _SummarySection.STATE: 0.05,
     _SummarySection.FILES: 0.15,
-    _SummarySection.DECISIONS: 0.06,
     _SummarySection.ERRORS: 0.06,
 }
 _STATEMENT_SECTIONS = {
@@ -157,29 +163,61 @@ def summarize_by_rules(
     statements = _rank_statements(conversation)
     outdated = {conversation.statements[number].text for number in conversation.replaced}
     summary = _SummaryBuilder(limit_tokens, count, outdated - {statement.text for statement in statements})
+    chooser = ClauseChooser(messages, statements, count)
+
+    def fill_clauses(chosen: Sequence[Statement], share: float = 1.0) -> bool:
+        limit = min(int(limit_tokens * share), summary.room_tokens)
+        return summary.fill(starmap(_clause_entry, chooser.choose(chosen, limit)), share_tokens=limit)
+
+    has_work = any(isinstance(part, ToolCall) for message in messages for part in message.parts)
     rules = [
         statement for statement in statements if statement.label or statement.kind is StatementKind.CONSTRAINT
     ]
-    summary.fill(map(_statement_entry, rules), share_tokens=int(limit_tokens * _RULES_SHARE))
-    sections = _section_entries(messages, ranked, statements)
+    labelled = [statement for statement in rules if statement.label]
+    rule_entries = [_statement_entry(rule) for rule in rules]
+    has_room = sum(count(entry.line) + 1 for entry in rule_entries) <= limit_tokens * _WHOLE_RULES_SHARE
+    if has_work or has_room:
+        summary.fill(rule_entries, share_tokens=int(limit_tokens * _RULES_SHARE))
+    else:
+        summary.fill(map(_statement_entry, labelled), share_tokens=int(limit_tokens * _RULES_SHARE))
+    sections = _section_entries(messages, ranked)
     requests = _find_requests(messages, statements)
-    summary.fill_goal(requests, share_tokens=int(limit_tokens * _GOAL_SHARE))
-    labelled = [statement for statement in statements if statement.label]
-    summary.fill(map(_statement_entry, labelled), share_tokens=int(limit_tokens * _LABELLED_SHARE))
+    goal_tokens = int(limit_tokens * _GOAL_SHARE)
+    if not has_work:
+        goal_tokens = max(int(limit_tokens * _CHAT_GOAL_SHARE), min(goal_tokens, _MIN_GOAL_TOKENS))
+    summary.fill_goal(requests, share_tokens=goal_tokens)
+    labelled_share = _LABELLED_SHARE if has_work else _CHAT_LABELLED_SHARE
+    summary.fill(map(_statement_entry, labelled), share_tokens=int(limit_tokens * labelled_share))
     for section, share in _SHARES.items():
         summary.fill(sections[section], share_tokens=int(limit_tokens * share))
+    chooser.cover(summary.quoted_statements())
+    useful = [statement for statement in statements if _says_something(statement)]
+    if has_work:
+        said = [
+            statement
+            for statement in useful
+            if statement.speaker is Speaker.USER
+            or statement.kind in (StatementKind.TASK, StatementKind.DECISION)
+        ]
+        fill_clauses(said, _STATEMENTS_SHARE)
+    else:
+        fill_clauses(useful)
     tail_facts = {fact.text for fact in extract_facts(tail)}
     names = [
         ranked_fact
         for ranked_fact in ranked
         if ranked_fact.fact.kind not in SENTENCE_KINDS and ranked_fact.fact.text not in tail_facts
         if not is_generic_name(ranked_fact.fact.text) and not _is_bare_result(ranked_fact.fact)
+        if has_work or _is_said(ranked_fact.fact)
     ]
-    # A name that only people mention is better carried in its sentence.
-    summary.fill_names([ranked_fact for ranked_fact in names if _is_from_work(ranked_fact.fact)])
-    useful = [_statement_entry(statement) for statement in statements if _says_something(statement)]
+    if has_work:
+        # A name that only people mention is better carried in its sentence.
+        summary.fill_names([ranked_fact for ranked_fact in names if _is_from_work(ranked_fact.fact)])
     for _ in range(_MAX_FILLS):
-        if not summary.fill(useful):
+        if not fill_clauses(useful):
+            break
+    for _ in range(_MAX_FILLS):
+        if not summary.fill(map(_statement_entry, useful)):
             break
     summary.drop_mentioned_names()
     summary.fill_goal(requests or _user_texts(messages)[:1])
@@ -228,6 +266,11 @@ def _is_from_work(fact: Fact) -> bool:
     return sum(fact.messages_by_speaker) > fact.count_messages_by(Speaker.USER)
 
 
+def _is_said(fact: Fact) -> bool:
+    """Return whether anybody mentions a fact, and not only a tool result."""
+    return sum(fact.messages_by_speaker) > fact.count_messages_by(Speaker.TOOL_RESULT)
+
+
 def _is_bare_result(fact: Fact) -> bool:
     """Return whether a fact is a number without a unit that only tool results contain, such as a table cell."""
     is_bare = fact.kind is FactKind.NUMBER and not any(char.isalpha() for char in fact.text)
@@ -244,6 +287,8 @@ class _SectionEntry:
     prefix: str = ""
     source_index: int = -1
     """The message that an entry comes from which has no place in the order."""
+    statement: Statement | None = None
+    """What it quotes, perhaps not all of it."""
 
     @property
     def message(self) -> int | None:
@@ -276,6 +321,15 @@ class _SummaryBuilder:
         """Texts of lines, without groups."""
         self._quotes: list[str] = []
         """Texts of several sentences."""
+        self._quoted_from: dict[tuple[object, ...], int] = {}
+        """Where the entries are that quote a statement."""
+
+    @property
+    def room_tokens(self) -> int:
+        return self._limit_tokens - self._used_tokens
+
+    def quoted_statements(self) -> list[Statement]:
+        return [entry.statement for entry in self._entries if entry.statement is not None]
 
     def fill(self, entries: Iterable[_SectionEntry], share_tokens: int | None = None) -> bool:
         """Add the entries that fit, within `share_tokens`. Return whether any was added."""
@@ -283,12 +337,24 @@ class _SummaryBuilder:
         room = room if share_tokens is None else min(room, share_tokens)
         added = False
         for entry in entries:
-            if room < _MIN_LINE_TOKENS:
-                break
             if entry.group is None and self._is_carried(entry.text):
                 continue
+            place = self._quoted_from.get(_statement_key(entry.statement)) if entry.statement else None
+            if place is not None:
+                extra = self._count(entry.line) - self._count(self._entries[place].line)
+                if extra <= room and len(entry.text) > len(self._entries[place].text):
+                    self._texts.discard(self._entries[place].text)
+                    self._texts.add(entry.text)
+                    self._entries[place] = entry
+                    room -= extra
+                    added = True
+                continue
+            if room < _MIN_LINE_TOKENS:
+                break
             cost = self._count(entry.line) + _LINE_TOKENS
             if cost <= room:
+                if entry.statement is not None:
+                    self._quoted_from[_statement_key(entry.statement)] = len(self._entries)
                 self._entries.append(entry)
                 if entry.group is None:
                     self._texts.add(entry.text)
@@ -322,6 +388,7 @@ class _SummaryBuilder:
             or entry.fact is None
             or not mentions.mentions(entry.fact)
         ]
+        self._index()
         self._fit()
 
     def build(self) -> "ExtractiveSummary":
@@ -342,17 +409,26 @@ class _SummaryBuilder:
 
     def fill_goal(self, requests: Sequence["_Request"], share_tokens: int | None = None) -> None:
         """Add requests without the sentences that the summary already carries."""
+        quoted = {statement.text for statement in self.quoted_statements()}
         for request in requests:
-            sentences = (
+            found = (
                 clean_sentence(sentence)
                 for sentence in split_sentences(_cut_attachment(request.text)[:_MAX_REQUEST_CHARS])
             )
-            text = " ".join(sentence for sentence in sentences if sentence and not self._is_carried(sentence))
-            if text:
-                clipped = _clip(text, _MAX_GOAL_CHARS)
+            sentences = [sentence for sentence in found if sentence]
+            rest = [
+                sentence for sentence in sentences if not self._is_carried(sentence) and sentence not in quoted
+            ]
+            asking = [sentence for sentence in rest if is_request(sentence)]
+            if not asking and len(rest) < len(sentences):
+                continue  # What it asks for is carried.
+            # All of it, or if that is too long, what it asks for.
+            for text in (" ".join(rest), " ".join(asking), find_asking_clause(asking[0]) if asking else ""):
                 order = request.message_index, 0
-                entry = _SectionEntry(_SummarySection.GOAL, clipped, order=order, prefix=request.prefix)
-                self.fill([entry], share_tokens)
+                text = _clip(text, _MAX_GOAL_CHARS)
+                entry = _SectionEntry(_SummarySection.GOAL, text, order=order, prefix=request.prefix)
+                if text and self.fill([entry], share_tokens):
+                    break
 
     def _is_carried(self, sentence: str) -> bool:
         """Return whether a line contains the sentence, such as a request, or it is no longer true."""
@@ -374,7 +450,15 @@ class _SummaryBuilder:
                 high = middle - 1
         self._entries = self._entries[:low]
         self._used_tokens = self._count(self._render(self._entries))
+        self._index()
+
+    def _index(self) -> None:
         self._texts = {entry.text for entry in self._entries if entry.group is None}
+        self._quoted_from = {
+            _statement_key(entry.statement): place
+            for place, entry in enumerate(self._entries)
+            if entry.statement is not None
+        }
         self._quotes = [entry.text for entry in self._entries if entry.is_quotation]
 
     def _render(self, entries: Sequence[_SectionEntry]) -> str:
@@ -528,22 +612,15 @@ def _estimate_tokens(fact: Fact) -> int:
 
 
 def _section_entries(
-    messages: Sequence[Message], ranked: Sequence[RankedFact], statements: Sequence[Statement]
+    messages: Sequence[Message], ranked: Sequence[RankedFact]
 ) -> dict[_SummarySection, list[_SectionEntry]]:
-    entries = [
-        _statement_entry(statement)
-        for statement in statements
-        if statement.speaker is Speaker.USER or statement.kind in (StatementKind.TASK, StatementKind.DECISION)
-    ]
-    by_section = {
-        section: [entry for entry in entries if entry.section is section] for section in _SummarySection
-    }
+    by_section: dict[_SummarySection, list[_SectionEntry]] = {}
     tasks = [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind is FactKind.TASK]
     by_section[_SummarySection.TASKS] = [
         _SectionEntry(_SummarySection.TASKS, _to_one_line(fact.text), fact, source_index=fact.last_index)
         for fact in tasks
         if not fact.count_messages_by(Speaker.USER)
-    ] + by_section[_SummarySection.TASKS]
+    ]
     earlier = _earlier_entries(messages)
     by_section[_SummarySection.STATE] = list(_state_entries(messages))
     by_section[_SummarySection.FILES] = [
@@ -581,6 +658,14 @@ def _earlier_entries(messages: Sequence[Message]) -> list[_SectionEntry]:
     return entries
 
 
+def _clause_entry(statement: Statement, text: str) -> _SectionEntry:
+    return replace(_statement_entry(statement), text=text)
+
+
+def _statement_key(statement: Statement) -> tuple[object, ...]:
+    return statement.message_index, statement.text_index, statement.start, statement.text
+
+
 def _statement_entry(statement: Statement) -> _SectionEntry:
     section = _STATEMENT_SECTIONS[statement.kind]
     if statement.label and section is _SummarySection.OTHER:
@@ -593,7 +678,11 @@ def _statement_entry(statement: Statement) -> _SectionEntry:
     if statement.request_prefix:
         section = _SummarySection.GOAL
     return _SectionEntry(
-        section, statement.text, order=(statement.message_index, statement.start), prefix=prefix
+        section,
+        statement.text,
+        order=(statement.message_index, statement.start),
+        prefix=prefix,
+        statement=statement,
     )
 
 

@@ -198,3 +198,10 @@ def test_words_that_mark_a_constraint_are_not_function_words() -> None:
 def test_a_long_text_of_order_like_phrases_is_read_quickly(piece: str) -> None:
     """Regression: everything before each "I don't" was searched, which took minutes."""
     assert all(len(fact) <= 400 for fact in extract_constraints(piece * (100_000 // len(piece))))
+
+
+@pytest.mark.parametrize(
+    "report", ["I've never been to Rome.", "She had always wanted a dog.", "My aunt never once wrote to me."]
+)
+def test_a_report_of_what_somebody_never_did_is_not_a_constraint(report: str) -> None:
+    assert extract_constraints(f"{report} Never book a ferry.") == ["Never book a ferry."]

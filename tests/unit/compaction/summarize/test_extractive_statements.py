@@ -82,8 +82,16 @@ def test_statements_occur_in_a_message_that_is_not_a_tool_result(
 
     for line in from_people:
         text = re.sub(r"^- (?:assistant: )?", "", line).removesuffix(" …")
-        # A sentence that was updated has a value of the update.
-        assert text in people or text in ("ship it",) or set(text.split()) <= {*people.split(), "…"}, line
+        # A sentence that was updated has a value of the update. A comma joins clauses that were apart.
+        assert (
+            text in people
+            or text in ("ship it",)
+            or set(text.replace(",", "").split())
+            <= {
+                *people.replace(",", "").split(),
+                "…",
+            }
+        ), line
 
 
 # Its last name fits exactly.
@@ -215,7 +223,8 @@ def test_what_the_tail_changes_is_left_out() -> None:
 
 def test_numbers_of_tables_and_acronyms_are_not_names() -> None:
     table = "| id | price |\n| 1 | 300 |\nThe API answers JSON over HTTP. See src/orders/export.py."
-    messages = [user_message("Have a look at it."), result_message(table)]
+    call = tool_call("Read", file_path="src/orders/readme.md")
+    messages = [user_message("Have a look at it."), model_message(call), result_message(table)]
 
     names = summarize(messages, 600).partition("Names: ")[2].split()
 

@@ -1,0 +1,90 @@
+"""In little room, a summary carries the clauses that say most, not whole sentences."""
+
+import foveate
+
+Turn = dict[str, str]
+
+WEDDING = [
+    {"role": "user", "content": "Can you keep track of the wedding? It's all a bit much, to be honest."},
+    {"role": "assistant", "content": "Gladly! What is fixed so far?"},
+    {
+        "role": "user",
+        "content": "So my colleague talked about hers for two years, and we finally found a place: "
+        "the reception is at the Old Mill for 96 guests, which makes my mother very happy.",
+    },
+    {"role": "assistant", "content": "Noted: reception at the Old Mill for 96 guests."},
+    {
+        "role": "user",
+        "content": "And we went there by bus, by the way, and no lilies anywhere please, she faints.",
+    },
+    {"role": "assistant", "content": "No lilies, understood."},
+    {
+        "role": "user",
+        "content": "The caterer is called Fennel, they charge 64 euros a head and they were very friendly.",
+    },
+    {"role": "assistant", "content": "Fennel at 64 euros a head."},
+]
+
+
+def summarize(messages: list[Turn], limit_tokens: int) -> str:
+    return foveate.summarize(messages, limit_tokens=limit_tokens)
+
+
+def test_in_little_room_the_clauses_with_facts_are_carried() -> None:
+    summary = summarize(WEDDING, 45)
+
+    assert all(fact in summary for fact in ("96 guests", "lilies", "64 euros"))
+    assert not any(talk in summary for talk in ("colleague", "by bus", "very friendly"))
+
+
+def test_with_room_sentences_stay_whole() -> None:
+    summary = summarize(WEDDING, 400)
+
+    assert "- And we went there by bus, by the way, and no lilies anywhere please, she faints." in summary
+
+
+def test_what_the_assistant_repeats_comes_before_what_is_told_by_the_way() -> None:
+    messages = [
+        {
+            "role": "user",
+            "content": "My uncle once paid 300 euros for a tent. The tent for us costs 120 euros.",
+        },
+        {"role": "assistant", "content": "The tent costs 120 euros, noted."},
+    ]
+
+    summary = summarize(messages, 14)
+
+    assert "120 euros" in summary
+    assert "300 euros" not in summary
+
+
+def test_a_value_that_both_sides_give_is_carried_once() -> None:
+    messages = [
+        {"role": "user", "content": "The flight lands at 14:10. The hotel is in Graça, room 512."},
+        {"role": "assistant", "content": "Landing at 14:10. Hotel in Graça, room 512."},
+    ]
+
+    assert summarize(messages, 30).count("512") == 1
+
+
+def test_words_that_only_connect_clauses_are_left_out() -> None:
+    messages = [
+        {"role": "user", "content": f"Oh and also, the fee of stall {number} is {number * 3} euros, I think."}
+        for number in range(20, 40)
+    ]
+
+    assert "- the fee of stall" in summarize(messages, 60)
+
+
+def test_names_that_only_a_tool_result_has_are_not_carried() -> None:
+    messages = [
+        {"role": "user", "content": "How large is the table orders_main?"},
+        {"role": "assistant", "content": "Let me look."},
+        {"role": "tool", "content": "orders_main 187 GB\nHINT: raise max_wal_size to 8GB"},
+        {"role": "assistant", "content": "It has 187 GB."},
+    ]
+
+    summary = summarize(messages, 100)
+
+    assert "max_wal_size" not in summary
+    assert "8GB" not in summary
