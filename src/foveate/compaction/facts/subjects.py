@@ -340,7 +340,7 @@ def _mark_hard_values(tokens: Sequence[Token], *, is_german: bool) -> None:
         elif following and _is_split_code(token, following[0]):
             _mark(token, ValueType.CODE, following[:1])
         elif following and not is_german and _is_house_number(token, following[0]):
-            _mark(token, ValueType.ADDRESS, following, lambda other: other.text.istitle())
+            _mark(token, ValueType.ADDRESS, following, lambda other: _is_capitalized(other.text))
         elif value_type := _word_type(token.text):
             _mark(token, value_type)
             if len(following) > 1 and following[0].lower in _OF_WORDS and following[1].text.isdigit():
@@ -428,11 +428,15 @@ def _is_house_number(token: Token, following: Token) -> bool:
     """Return whether an address starts with a number: "14 Elm Street"."""
     return (
         _HOUSE_NUMBER.fullmatch(token.text) is not None
-        and following.text.istitle()
+        and _is_capitalized(following.text)
         and following.start == token.start + len(token.text) + 1
         and not (following.is_function_word or following.lower in language().months)
         and not (following.lower in language().dimensions or following.lower in language().currencies)
     )
+
+
+def _is_capitalized(text: str) -> bool:
+    return text.partition("'")[0].partition("’")[0].istitle()  # "Tanner's Row"
 
 
 def _mark_names(tokens: Sequence[Token], *, is_german: bool) -> None:
@@ -467,6 +471,7 @@ def _is_name_word(token: Token) -> bool:
         token.text[0].isupper()
         and token.value_type is None
         and not (token.is_cue or token.continues or token.is_function_word)
+        and not (len(token.text) > 1 and token.text.isupper() and token.lower in language().dimensions)  # "GB"
     )
 
 

@@ -6,8 +6,9 @@ compared with those of earlier statements of the same type and unit, by the word
 sentence: those of the person, and those of the assistant just before and after.
 """
 
+import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
@@ -17,7 +18,7 @@ from foveate.compaction.facts.language import language
 from foveate.compaction.facts.statements import Statement
 from foveate.compaction.facts.subjects import Subject, ValueType, find_subject, split_words
 from foveate.compaction.facts.texts import Speaker
-from foveate.compaction.facts.values import ORDINAL, Mention, find_mentions
+from foveate.compaction.facts.values import ORDINAL, Mention, Wording, find_mentions
 
 _MAX_TEXTS = 20_000
 _MIN_PREFIX_CHARS = 3
@@ -46,10 +47,12 @@ class ValueIndex:
     def add(self, number: int, statement: Statement) -> None:
         if statement.is_quoted:
             return
-        for mention in find_mentions(statement.text).mentions:
+        wording = find_mentions(statement.text)
+        names = _find_names(wording)
+        for mention in wording.mentions:
             if statement.speaker is Speaker.USER:
                 self._recent.append((number, mention))
-                self._add_postings(number, mention)
+                self._add_postings(number, mention, names if mention.value_type in _NAMED_TYPES else ())
                 for said in self._repeated:
                     if said.normal == mention.normal:
                         self._add_postings(number, replace(mention, near=mention.near | said.near))
@@ -59,8 +62,8 @@ class ValueIndex:
                     if old.normal == mention.normal:
                         self._add_postings(earlier, replace(old, near=old.near | mention.near))
 
-    def _add_postings(self, number: int, mention: Mention) -> None:
-        for key in {stem[:_MIN_PREFIX_CHARS] for stem in mention.near}:
+    def _add_postings(self, number: int, mention: Mention, names: Iterable[str] = ()) -> None:
+        for key in {stem[:_MIN_PREFIX_CHARS] for stem in (*mention.near, *names)}:
             self._postings.setdefault(key, deque(maxlen=_MAX_POSTINGS)).append((number, mention))
 
     def find_changes(
@@ -79,10 +82,14 @@ class ValueIndex:
         """
         wording = find_mentions(statement.text)
         said = {mention.value for text in (before, statement.text) for mention in find_mentions(text).mentions}
+        said.update(
+            match[1].lower() for text in (before, statement.text) for match in _CAPITALIZED.finditer(text)
+        )
         refers_back = not language().back_references.isdisjoint(split_words(statement.text.lower())[:1])
         others = [(find_mentions(reply), language().update_cues.search(reply) is not None) for reply in replies]
         for mention in wording.mentions:
-            views = [_View(mention, wording.stems, statement.subject.has_cue)]
+            names = _find_names(wording) - set(split_words(mention.value))
+            views = [_View(mention, wording.stems, statement.subject.has_cue, names)]
             for other, has_cue in others:
                 views += [
                     _View(repeated, frozenset(), has_cue)
@@ -138,7 +145,10 @@ class ValueIndex:
                 ),
                 default=0.0,
             )
-            is_negated = statement.subject.is_negated  # perhaps in another part, which says something else
+            # Perhaps in another part, which says something else.
+            is_negated = statement.subject.is_negated or (
+                known[number].subject.is_negated and not _find_part_subject(old.part).is_negated
+            )
             if link and (is_negated or not are_different(statement.subject, known[number].subject)):
                 best.append((link, number, old))
         if not best:
@@ -174,7 +184,11 @@ class ValueIndex:
         return None if is_other else found[0]
 
     def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
-        keys = {stem[:_MIN_PREFIX_CHARS] for view in views for stem in (*view.mention.near, *view.context)}
+        keys = {
+            stem[:_MIN_PREFIX_CHARS]
+            for view in views
+            for stem in (*view.mention.near, *view.context, *view.names)
+        }
         found = {
             (number, mention.start, mention.near): (number, mention)
             for key in keys
@@ -183,13 +197,24 @@ class ValueIndex:
         return iter(found.values())
 
 
+# Perhaps a name, also at the start of a sentence and with an ending: "Reza's band …".
+_CAPITALIZED = re.compile(r"\b([^\W\d_a-z][^\W\d_]{1,30})")
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A value as somebody said it, with the words of all that they said."""
+    """A value as somebody said it, with the words and the names of all that they said."""
 
     mention: Mention
     context: frozenset[str]
     has_cue: bool
+    names: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _find_names(wording: Wording) -> frozenset[str]:
+    named = (mention.value for mention in wording.mentions if mention.value_type is ValueType.NAME)
+    return frozenset(word for name in named for word in split_words(name))
 
 
 def _near_in_part(mention: Mention) -> frozenset[str]:
@@ -198,14 +223,29 @@ def _near_in_part(mention: Mention) -> frozenset[str]:
     return next((other.near for other in alone), mention.near)
 
 
+# What a name is enough for to tell which value is meant.
+_NAMED_TYPES = frozenset((ValueType.DATE, ValueType.TIME, ValueType.MONEY, ValueType.ADDRESS))
+_NAMED_LINK = 0.25
+_BARE_PENALTY = 0.75
+_AMOUNT = re.compile(r"\d{3}|\d{1,3}(?:,\d{3})+")
+
+
 def _link(view: _View, old: Mention, stems: frozenset[str]) -> float:
     """How much the words around two values have in common."""
     near = _count_shared(view.mention.near, old.near)
     far = _count_shared(view.context, old.near)
     if not near and (view.mention.near or not far):
-        return 0.0
+        # "Zen installs it on 2 July." "Rang Zen, a very nice man, it's 9 July now."
+        is_amount = (
+            _AMOUNT.fullmatch(view.mention.value) is not None and _AMOUNT.fullmatch(old.value) is not None
+        )
+        named = stems if old.value_type in _NAMED_TYPES else old.near if is_amount else frozenset[str]()
+        is_named = view.has_cue and not view.names.isdisjoint(named)
+        return _NAMED_LINK if is_named else 0.0
     is_same_unit = bool(old.unit) and view.mention.unit == old.unit
-    return near + far / 2 + (_count_shared(view.mention.near, stems) - near) / 4 + is_same_unit / 2
+    is_bare = bool(old.unit) and not view.mention.unit  # of two values, the one without a unit is more like it
+    shared = near + far / 2 + (_count_shared(view.mention.near, stems) - near) / 4
+    return max(shared + is_same_unit / 2 - is_bare * _BARE_PENALTY, _NAMED_LINK)
 
 
 def _is_evident(new: Mention, old: Mention, *, has_cue: bool, is_wrong: bool, is_contained: bool) -> bool:

@@ -15,9 +15,10 @@ _PART_END = re.compile(
 )
 _ATTACHED_UNIT = re.compile(r"(?<=\d)[a-zµ°%²³]{1,4}$")
 # "SK" in SK4411, "v2.14." in v2.14.0, "192.168.1." in 192.168.1.20.
-_CODE_PREFIX = re.compile(r"[a-z-]{2,20}(?=\d)|(?:\w{1,8}[.-]){1,4}(?=\d)|0x")
+_CODE_PREFIX = re.compile(r"(?=.{2})(?:[a-z]{1,4}-)?[a-z]{1,10}-?(?=\d)|(?:\w{1,8}[.-]){1,4}(?=\d)|0x")
 ORDINAL = re.compile(r"\d{1,2}(?:st|nd|rd|th)")
 _MAX_HOUR = 24
+_APOSTROPHES = frozenset("'’")
 _PATH_JOINTS = frozenset("/\\")
 _MAX_TEXTS = 20_000
 
@@ -134,7 +135,10 @@ def _stems(token: Token) -> Iterator[str]:
         return
     if token.continues and token.text[0].isdigit():
         return
-    for word in split_words(token.lower):
+    words = split_words(token.lower)
+    if words[1:] and words[0] in language().function_words and token.lower[len(words[0])] in _APOSTROPHES:
+        return  # "we've"
+    for word in words:
         if len(word) > 1 and word not in language().dimensions:
             yield word if token.value_type is ValueType.NAME else find_stem(word)
 
