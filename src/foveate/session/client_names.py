@@ -102,7 +102,7 @@ class ClientName(msgspec.Struct, frozen=True, kw_only=True):
     parent: tuple[str, ...] | None = None
 
     def session_id(self, agent: str, scope: str = "") -> str:
-        """Derive the session id. Sessions of different agents never share one."""
+        """Derive an id that sessions of different agents never share."""
         return derive_client_session_id(agent, self.source, self.name, scope)
 
     def parent_session_id(self, agent: str, scope: str = "") -> str | None:
@@ -199,7 +199,6 @@ def _read_object(fields: Fields | Mapping[str, bytes], name: str) -> dict[str, o
 
 
 def _parse_text(text: str) -> dict[str, object]:
-    """Parse a JSON object that a client sends as a string; empty for anything else or if too long."""
     if not text.startswith("{") or len(text) > _MAX_METADATA_CHARS:
         return {}
     try:
@@ -209,7 +208,6 @@ def _parse_text(text: str) -> dict[str, object]:
 
 
 def is_retry(headers: Mapping[str, str]) -> bool:
-    """Return whether a client declares that it repeats a failed request."""
     return headers.get(_RETRY, "0").strip() not in ("", "0")
 
 

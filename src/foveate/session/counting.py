@@ -179,7 +179,6 @@ class TurnCounter:
     def _find_unsaved(
         self, agent: str, chain: HashChain, history: formats.MessageHistory, counter: RequestCounter
     ) -> list["UnsavedTurn"]:
-        """Return the turns without a stored count for the agent, last one first."""
         marker = agent, get_counter_name(counter)
         unsaved: list[UnsavedTurn] = []
         for at in range(len(history.nodes) - 1, -1, -1):
@@ -192,7 +191,6 @@ class TurnCounter:
         return unsaved
 
     def _mark_saved(self, node: formats.MessageNode, marker: tuple[str, str]) -> None:
-        """Remember that the count of a turn is stored, for the latest agents and counters."""
         markers = node.memo.get(self, ())
         if marker not in markers:
             node.memo[self] = (*markers, marker)[-_MAX_SAVED_MARKERS:]
@@ -207,7 +205,6 @@ class TurnCounter:
         counter: RequestCounter,
         known_turns: int | None,
     ) -> dict[int, MeasuredRendering]:
-        """Return the counts at `places` that are cached or stored."""
         key = _counter_key(counter, request.format)
 
         def find_cached() -> dict[int, MeasuredRendering]:
@@ -241,7 +238,6 @@ class TurnCounter:
         counter: RequestCounter,
         known: Mapping[int, MeasuredRendering],
     ) -> list[MeasuredRendering]:
-        """Return the measurements at `places`, counting those that are not known."""
         key = _counter_key(counter, request.format)
         new = [at for at in places if at not in known]
         raws = [formats.strip_breakpoints(history.nodes[at].raw) for at in new]
@@ -305,7 +301,6 @@ async def count_in_thread(request: Request, counter: RequestCounter) -> RequestC
 async def run_in_thread_if_large(
     function: Callable[[], Result], size_bytes: int, *, min_bytes: int = _THREAD_BYTES
 ) -> Result:
-    """Call `function`, in a thread if `size_bytes` reaches `min_bytes`."""
     try:
         return await run_in_thread(function, size_bytes) if size_bytes >= min_bytes else function()
     except RecursionError:

@@ -101,7 +101,6 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
         return not self.is_partial and 0 < at < len(self.chain) and self.chain.hashes[at - 1] == session.tip
 
     def has_answer_before(self, end: int) -> bool:
-        """Return whether a model wrote one of the first `end` messages."""
         return any(is_from_model(raw) for raw in reversed(self.messages[:end]))
 
 
@@ -541,7 +540,6 @@ class SessionMatcher:
         )
 
     def _find_remembered_ends(self, conversation: ObservedConversation) -> list[Session]:
-        """Return the remembered sessions contained in the request that end last."""
         ends = (
             self._recent.find_ending_at(conversation.caller, tip) for tip in _last_hashes(conversation.chain)
         )
@@ -550,7 +548,6 @@ class SessionMatcher:
     def _choose_by_end(
         self, conversation: ObservedConversation, sessions: Sequence[Session]
     ) -> _SessionChoice | None:
-        """Choose the session that the request continues word for word, if there is only one."""
         repeated = [session for session in sessions if session.tip == conversation.tip]
         if repeated:
             is_retried = conversation.is_retry and len(repeated) == 1 and self._has_failed(repeated[0])
@@ -567,7 +564,6 @@ class SessionMatcher:
         return None
 
     def _has_failed(self, session: Session) -> bool:
-        """Return whether the last request of a session is known to have no response."""
         return not self._recent.is_waiting(session) and not self._recent.is_answered(session)
 
     async def _choose_fork(self, conversation: ObservedConversation) -> _SessionChoice:
@@ -614,5 +610,4 @@ def _session_caller(conversation: ObservedConversation) -> str:
 
 
 def _last_hashes(chain: HashChain) -> tuple[bytes, ...]:
-    """Return the hashes at which a session may end that the chain continues, last one first."""
     return chain.hashes[: -_MAX_NEW_MESSAGES - 1 : -1]

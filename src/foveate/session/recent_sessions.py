@@ -52,8 +52,6 @@ class _Begin(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class _End(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The record of a request that has ended, with the digests of its answer."""
-
     session_id: str
     tip: bytes
     is_answered: bool
@@ -81,7 +79,6 @@ class InFlightRequest:
             recent.end(self, rows, is_answered=is_answered)
 
     def abandon(self) -> None:
-        """End without an answer."""
         self.finish((), is_answered=False)
 
     def __del__(self) -> None:
@@ -109,7 +106,6 @@ class RecentSessions:
         """Whether this process knows all requests of the machine that may not be stored yet."""
 
     def receive(self, now: float) -> None:
-        """Learn what the other workers did since the last call."""
         if self._broadcast is None:
             return
         while self.abandoned:
@@ -161,7 +157,6 @@ class RecentSessions:
             self._publish(_End(session.id, session.tip, is_answered, at, digests))
 
     def is_waiting(self, session: Session) -> bool:
-        """Return whether the last request of a session has no response yet."""
         if session.id in self._in_flight:
             return True
         sender, tip = self._in_flight_elsewhere.peek(session.id) or (None, b"")
@@ -173,7 +168,6 @@ class RecentSessions:
         )
 
     def is_answered(self, session: Session) -> bool:
-        """Return whether the last request of a session is known to be answered."""
         return self._answered_tips.get(session.id) == session.tip
 
     def is_last_connection(self, session: Session, connection: int) -> bool:

@@ -75,8 +75,7 @@ SessionWrite = SessionUpdate | AnswerUpdate | CountUpdate
 
 
 class SessionStore(Protocol):
-    async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
-        """Return those of `hashes` that are stored for `agent`."""
+    async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]: ...
 
     async def get_session(self, session_id: str) -> Session | None: ...
 
@@ -163,8 +162,6 @@ RECENT_SECONDS = 8 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLimit:
-    """A limit of the subscription that an agent uses, at a point in time."""
-
     agent: str
     provider: str
     limit: RateLimit
@@ -186,5 +183,4 @@ class RateLimitStore(Protocol):
     async def save(self, limits: Sequence[ObservedLimit]) -> None:
         """Store these, unless the stored state is newer."""
 
-    async def find_recent(self, *, since: float) -> Sequence[ObservedLimit]:
-        """Return the limits reported since then, by agent, provider and name."""
+    async def find_recent(self, *, since: float) -> Sequence[ObservedLimit]: ...

@@ -23,7 +23,6 @@ _FOLDER_MARKERS = (b"orking directory: ", b"working in the directory: ", b"<cwd>
 
 
 def find_working_folder(request: Request, leading_system_messages: int) -> str | None:
-    """Return the working directory that a client tells its model, if any."""
     fields = get_parameters(request)
     system = (fields.get("system"), fields.get("instructions"))
     for raw in (*system, *request.messages[: leading_system_messages + _MAX_MESSAGES]):

@@ -22,7 +22,7 @@ class WindowSection(msgspec.Struct, frozen=True):
 
 
 class TracedEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """One edit: its step, action, place, reason, and saved tokens (negative if it adds some)."""
+    """One edit. `saved_tokens` are negative if it adds some."""
 
     step: str
     does: str
@@ -91,16 +91,12 @@ class TracedCharge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargedTrace:
-    """A trace with its charge; None if none was recorded."""
-
     trace: Trace
     charge: TracedCharge | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedSession:
-    """A session with traces: how many, and the times of its first and last request."""
-
     session_id: str
     agent: str
     requests: int
@@ -136,11 +132,9 @@ class TraceStore(Protocol):
 
     async def list_sessions(
         self, *, limit: int, since: float | None = None, agent: str | None = None
-    ) -> Sequence[TracedSession]:
-        """Return sessions with traces, the latest first."""
+    ) -> Sequence[TracedSession]: ...
 
-    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
-        """Return ids of sessions and of requests that start with `prefix`."""
+    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]: ...
 
 
 # Steps and actions are stored under short names; these are the names for people.
@@ -174,7 +168,6 @@ def describe_action(action: str) -> str:
 
 
 def describe_cache_miss(cache_miss: CacheMiss, cause: str, lost_dollars: str = "") -> str:
-    """Describe a cache miss for the terminal and the web UI; `lost_dollars` are its formatted dollars."""
     place_text = f", at {cache_miss.where}" if cache_miss.where else ""
     if cache_miss.is_planned:
         tokens = f"{cache_miss.lost_tokens:,} tokens written again, included in savings"
