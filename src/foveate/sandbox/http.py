@@ -73,7 +73,6 @@ class AzureRoute:
 
 
 def parse_azure_path(path: str) -> AzureRoute | None:
-    """Parse an Azure OpenAI path; None for other paths."""
     match = _AZURE_PATH.fullmatch(path.rstrip("/"))
     if match is None:
         return None
@@ -121,7 +120,6 @@ def _is_for_anthropic(http_request: SandboxRequest) -> bool:
 
 
 def read_api_key(http_request: SandboxRequest, api_format: Format) -> str | ErrorResponse:
-    """Return the API key of a request, or the error of a provider that gets none."""
     scheme, _, bearer = http_request.headers.get("authorization", "").partition(" ")
     token = bearer.strip() if scheme.lower() == "bearer" else ""
     if api_format is Format.GEMINI:

@@ -109,7 +109,6 @@ class _ExampleBuilder:
         return example
 
     def _literal(self, value: Any) -> Any:
-        """Return a value of the schema itself, unless it is too long."""
         return value if self._spend(len(to_json(value))) else None
 
     def _spend(self, chars: int) -> bool:
@@ -212,7 +211,6 @@ class GeneratedResponse:
 def generate_response(
     spec: ResponseSpec, step: ScriptStep | None, count: Callable[[str], int]
 ) -> GeneratedResponse:
-    """Generate a response, from a script step if there is one, within the limits of the spec."""
     text, sequence = _cut_at_stop_sequence(_response_text(spec, step), spec.stop_sequences)
     calls = [] if sequence is not None else _tool_calls(spec, step)
     planned: list[ThinkingPart | TextPart | ToolCallPart] = []
@@ -276,7 +274,6 @@ def _tool_call(call: ScriptedCall, spec: ResponseSpec, schemas: dict[str, dict[s
 
 
 def _cut_at_stop_sequence(text: str, stop_sequences: tuple[str, ...]) -> tuple[str, str | None]:
-    """Return the text before the first stop sequence, and that sequence."""
     first_stop = min(
         ((text.find(stop), stop) for stop in stop_sequences if stop and stop in text), default=None
     )

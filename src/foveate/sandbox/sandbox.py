@@ -175,7 +175,6 @@ class Sandbox:
         self._script_position = 0
 
     def reply(self, http_request: SandboxRequest) -> SandboxReply:
-        """Return a complete reply, as if it had been sent."""
         reply = self.respond(http_request, self.accept(http_request))
         if reply.before_last_chunk is not None and not reply.disconnects:
             reply.before_last_chunk()
@@ -470,7 +469,6 @@ def _deployed_model(name: str) -> str:
 
 
 def _count_choices(accepted: AcceptedRequest) -> int:
-    """Return how many responses are requested, each of which is charged."""
     match accepted.request.format:
         case Format.CHAT:
             return openai_chat.count_choices(accepted.body)

@@ -123,7 +123,6 @@ class RequestSchemas:
         self._schemas = {name: _parse_schemas(rows, table) for name, rows in table.items()}
 
     def find_errors(self, name: str, value: Mapping[str, Any]) -> Iterator[SchemaError]:
-        """Yield what is wrong with an object that should have the schema of that name."""
         return self._check_object(value, SchemaType(name="object", schema=name), ())
 
     def _check_object(

@@ -42,7 +42,6 @@ class StoredResponses:
         self._response_by_item: dict[tuple[bytes, str], str] = {}
 
     def store(self, owner: bytes, response_id: str, items: Sequence[dict[str, Any]]) -> None:
-        """Store the items of a conversation up to and including a response; drop the oldest if needed."""
         stored = _StoredConversation(
             to_json(list(items)), tuple(as_text(item["id"]) for item in items if "id" in item)
         )
@@ -50,7 +49,6 @@ class StoredResponses:
         self._conversations.put((owner, response_id), stored)
 
     def find(self, owner: bytes, response_id: str) -> list[dict[str, Any]] | None:
-        """Return the items up to and including a response; None if it is not stored."""
         stored = self._conversations.peek((owner, response_id))
         return None if stored is None else parse_json(stored.data)
 
@@ -119,8 +117,6 @@ class _StoredThread:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedThread:
-    """A request with the whole conversation of its thread, and the response that it continues, if any."""
-
     previous_message_id: str | None
     body: dict[str, Any]
 
@@ -134,7 +130,6 @@ class MessageThreads:
     def resolve(
         self, body: dict[str, Any], owner: bytes, betas: Collection[str], *, now: float
     ) -> ResolvedThread | ErrorResponse | None:
-        """Return the whole conversation of a request, or an error; None for a request without a `thread`."""
         thread = body.get("thread")
         if thread is None:
             return None
@@ -179,7 +174,6 @@ class MessageThreads:
         return ResolvedThread(previous, stored_body | own_fields | {"messages": messages})
 
     def claim(self, owner: bytes, thread: ResolvedThread, *, now: float) -> ErrorResponse | None:
-        """Mark the thread as being continued by this request, or return an error."""
         if thread.previous_message_id is None:
             return None
         stored = self._find_usable(owner, thread.previous_message_id, now)

@@ -68,7 +68,6 @@ def hash_prefix(body: dict[str, Any]) -> PrefixHash:
 
 
 def sign_thinking(model: str, prefix: bytes, text: str) -> str:
-    """Sign a thinking text; the text is empty if it is not shown."""
     body = prefix + _digest_text(text) + model.encode()
     return base64.b64encode(_mac(body) + body).decode()
 

@@ -70,7 +70,6 @@ def find_error(
 def find_window_error(
     api_format: Format, body: dict[str, Any], prompt_tokens: int, *, model: str = ""
 ) -> ErrorResponse | None:
-    """Return an error if an otherwise valid body does not fit in its model's window."""
     match api_format:
         case Format.ANTHROPIC:
             return anthropic.find_window_error(body, prompt_tokens)

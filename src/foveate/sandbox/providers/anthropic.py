@@ -332,7 +332,6 @@ def _check_thinking(body: dict[str, Any]) -> Iterator[ErrorResponse]:
 
 
 def _check_last_turn(body: dict[str, Any], model: SandboxModel) -> Iterator[ErrorResponse]:
-    """Check who has the last turn, and how the last assistant turn starts."""
     messages = body["messages"]
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns:
@@ -366,7 +365,6 @@ def _check_last_turn(body: dict[str, Any], model: SandboxModel) -> Iterator[Erro
 
 
 def _check_messages(messages: list[dict[str, Any]], *, takes_system: bool) -> Iterator[ErrorResponse]:
-    """Yield the errors in messages that conform to the schema; the model may accept system messages."""
     yield from _check_blocks(messages)
     yield from _check_system_messages(messages, takes_system)
     yield from _check_texts(messages)
@@ -488,7 +486,6 @@ def _check_texts(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
 
 
 def _check_text_blocks(area: str, at: str, blocks: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
-    """Check that texts are not empty."""
     for j, block in enumerate(blocks):
         if block.get("type") != "text":
             continue
@@ -566,7 +563,6 @@ def _missing_results(i: int, calls: list[str]) -> ErrorResponse:
 
 
 def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
-    """Return an error if the prompt, or the prompt and its output limit, exceed the model's window."""
     model, window = find_model(Format.ANTHROPIC, body["model"]), find_context_window(body["model"])
     if model is None or window is None:
         return None

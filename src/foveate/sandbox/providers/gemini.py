@@ -267,7 +267,6 @@ class GeminiResponse:
 
 
 def _render_parts(part: ThinkingPart | TextPart | ToolCallPart, *, is_whole: bool) -> list[dict[str, Any]]:
-    """Render a part; a streamed text becomes several."""
     if isinstance(part, ToolCallPart):
         signature = b64encode(part.name.encode() * 4).decode()
         call = {"name": part.name, "args": json.loads(part.arguments)}

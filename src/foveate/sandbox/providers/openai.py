@@ -176,7 +176,6 @@ def check_tools(tools: list[CallableTool]) -> Iterator[ErrorResponse]:
 
 
 def check_tool_choice(choice: object, names: list[str], *, has_tools: bool) -> Iterator[ErrorResponse]:
-    """Check that a tool choice comes with tools, and names one of them."""
     if choice is None:
         return
     if not has_tools and choice not in ("none", "auto"):
