@@ -92,7 +92,6 @@ def parse_tool(raw: bytes) -> Tool:
 
 
 def parse_content(content: object) -> tuple[Part, ...]:
-    """Parse a content field. A string is one text block."""
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, list):

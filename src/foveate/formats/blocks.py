@@ -150,7 +150,6 @@ class _BlockReader:
         return self._read_cached(Area.MESSAGES, index, raw)
 
     def read_node(self, index: int, node: MessageNode, message: Any = None) -> tuple[Block, ...]:
-        """Return the blocks of a message in the history tree, and cache them on its node."""
         cached = node.memo.get(_BLOCKS_KEY)
         if cached is not None and cached[0] == index and cached[1] is self._breakpoint_ttl:
             blocks: tuple[Block, ...] = cached[2]
@@ -187,7 +186,6 @@ class _BlockReader:
         return blocks
 
     def _parse_content(self, content: Any, role: str, area: Area, index: int) -> list[Block]:
-        """Parse a content field. A string becomes the equivalent text block."""
         if content is None:
             return []
         if isinstance(content, str):

@@ -123,7 +123,6 @@ def parse_message(raw: bytes) -> Message:
 
 
 def parse_tool(raw: bytes) -> Tool:
-    """Parse a function declaration, or one of Google's built-in tools."""
     fields = parse_object(raw)
     if "name" not in fields:
         kind = next(iter(fields), "tool")

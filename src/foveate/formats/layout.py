@@ -47,7 +47,6 @@ class FormatLayout:
     breakpoint_styles: tuple[BreakpointStyle, ...] = ()
 
     def text_kind_for(self, role: str) -> str:
-        """Return the `type` of a text block by `role`; empty if blocks have no type."""
         return self.text_kind_by_role.get(role, self.text_kind)
 
     def text_block_prefix(self, role: str) -> bytes:
@@ -72,7 +71,6 @@ class FormatLayout:
         return self.make_text_block(text, as_text(message["role"]))
 
     def block_kind(self, block: object) -> str:
-        """Return the kind of a block, or its JSON type if it has none."""
         fields = as_dict(block)
         if self.text_kind:
             return as_text(fields.get("type")) or json_type_name(block)
@@ -100,7 +98,6 @@ def read_breakpoint(fields: dict[str, Any], breakpoint_ttl: Ttl) -> Ttl | None:
 
 
 def read_ttl(value: object, default: Ttl = Ttl.FIVE_MINUTES) -> Ttl:
-    """Return the TTL of a breakpoint; `default` if it is missing or unknown."""
     ttl = value.get("ttl") if isinstance(value, dict) else None
     return _TTLS.get(ttl, default) if isinstance(ttl, str) else default
 

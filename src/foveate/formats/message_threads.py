@@ -239,7 +239,6 @@ def _read_streamed_message(response: bytes) -> tuple[str, bytes] | None:
 
 
 def _add_delta(block: dict[str, Any], delta: dict[str, Any], input_pieces: list[str]) -> bool:
-    """Add a delta to its block; return False if its kind is unknown."""
     kind = as_text(delta.get("type"))
     if kind in _APPENDED_FIELDS:
         name = _APPENDED_FIELDS[kind]

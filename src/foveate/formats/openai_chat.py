@@ -146,7 +146,6 @@ def parse_response_schema(response_format: dict[str, Any]) -> ResponseSchema | N
 
 
 def parse_content(content: object) -> tuple[Part, ...]:
-    """Parse a content field. A string is one text part."""
     if isinstance(content, str):
         return (Text(content),) if content else ()
     if isinstance(content, list):

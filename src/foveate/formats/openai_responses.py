@@ -87,7 +87,6 @@ def split_messages(fields: Fields) -> tuple[bytes, ...]:
 
 
 def parse_message(raw: bytes) -> Message:
-    """Parse one entry of `input`: a message, or another item."""
     fields = parse_message_object(raw)
     kind = as_text(fields.get("type")) or "message"
     match kind:

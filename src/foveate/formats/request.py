@@ -155,7 +155,6 @@ def _replace_model(fields: Fields, model: str) -> Fields:
 
 
 def known_bytes(data: bytes, api_format: Format) -> int:
-    """Return how many bytes at the start of a body were parsed before."""
     return BODY_CACHE.known_bytes(api_format, data)
 
 
@@ -268,7 +267,6 @@ def _detect_by_content(fields: Fields) -> Format:
 
 
 def wrap_messages(messages: Sequence[bytes], api_format: Format) -> bytes:
-    """Return a request body in `api_format` that has only these messages."""
     field = FORMATS[api_format].LAYOUT.message_fields[0]
     return b'{"' + field.encode() + b'":[' + b",".join(messages) + b"]}"
 
@@ -289,7 +287,6 @@ def detect_message_format(messages: Sequence[bytes], model: str = "") -> Format:
 
 
 def _detect_message(fields: Fields) -> Format | None:
-    """Detect the only format that has such a message; None if several have."""
     if "parts" in fields:
         return Format.GEMINI
     if "tool_calls" in fields or _read_text(fields, "role") in ("tool", "function"):

@@ -81,21 +81,11 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
             self.check(data)
 
     def check_messages(self, number: int, name: str = "messages") -> None:
-        """Check the number of messages, or of input items.
-
-        Raises:
-            RequestLimitExceeded: there are too many.
-        """
         if number > self.max_messages:
             label = "input items" if name == "input" else name
             raise RequestLimitExceeded(label, number, self.max_messages, setting="max_messages")
 
     def check_tools(self, number: int) -> None:
-        """Check the number of tools.
-
-        Raises:
-            RequestLimitExceeded: there are too many.
-        """
         if number > self.max_tools:
             raise RequestLimitExceeded("tools", number, self.max_tools, setting="max_tools")
 
@@ -112,7 +102,6 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nesting_depth(data: bytes, depth_before: int = 0) -> int:
-    """Return how deeply a JSON text is nested, given the depth at which it starts."""
     # Without escaped quotes, every other part between two quotes is outside strings.
     outside = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     brackets = b"".join(outside).translate(None, _NOT_BRACKETS)
@@ -145,7 +134,6 @@ class _ListCounter:
         self._start, self._commas = int(ends[-1]) + 1, len(commas) - int(before[-1])
 
     def name_lists(self, data: bytes) -> list[tuple[str, int]]:
-        """Return the names of lists and their numbers of items."""
         names: list[tuple[str, int]] = []
         for start, number in (*self._found, (self._start, self._commas + 1)):
             match = _NAMED_LIST.match(data, start, start + _MAX_NAME_BYTES)

@@ -128,7 +128,6 @@ class EditPlan:
         return any(block_list.breakpoints for block_list in (self.tools, self.system, *self.messages.values()))
 
     def find_list(self, place: Place) -> tuple[BlockListEdits, int]:
-        """Return the list that a place belongs to, and its index there."""
         if place.area is Area.MESSAGES:
             if place.block is None:
                 raise BadEdit("is a message, but the edit needs one of its blocks", path=error_path(place))

@@ -132,7 +132,6 @@ class _RequestOutline:
         return self._find_list(message, self.layout.content_field, self.layout.text_block_prefix(role))
 
     def content_of_string(self, messages: _BlockList) -> _BlockList:
-        """Locate the single block of messages that are a plain string."""
         return messages._replace(text_block_prefix=self.layout.text_block_prefix("user"))
 
     def role_and_type(self, message: ObjectMembers) -> dict[str, Any]:
@@ -140,7 +139,6 @@ class _RequestOutline:
         return {name: parse_json(message.values[name].read(self.data)) for name in names}
 
     def tools(self) -> list[_ToolSlot]:
-        """Locate all tools, in the order of `Request.tools`."""
         slots: list[_ToolSlot] = []
         for path in self.layout.tool_paths:
             list_span = self._find_path(path)
@@ -283,7 +281,6 @@ class _BlockListWriter:
             )
 
     def wrap_in_list(self, block_list: _BlockList, added: _AddedEntries, before: bytes, after: bytes) -> None:
-        """Put a single entry into a list, together with `added`."""
         (entry,) = block_list.entries
         first = b"".join(item + b"," for item in added.get(0, ()))
         last = b"".join(b"," + item for item in added.get(1, ()))
@@ -345,7 +342,6 @@ class _BlockListWriter:
             raise BadEdit("contains nothing that can have a cache breakpoint", path=path)
 
     def _write_string(self, block_list: _BlockList, edits: BlockListEdits, added: _AddedEntries) -> None:
-        """Edit a plain string, turning it into a list of blocks only if needed."""
         (literal,) = block_list.entries
         text = edits.texts.get(0)
         if added and not edits.breakpoints and self._is_blank(literal, text):
@@ -383,7 +379,6 @@ class _BlockListWriter:
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None,
         client_breakpoints: Mapping[str, bytes] | None = None,
     ) -> bytes:
-        """Return the end of a text block after its string: the new breakpoint and `client_breakpoints`."""
         if cache_breakpoint is not None and self._style is BreakpointStyle.CACHE_POINT:
             return b"}," + breakpoint_json(cache_breakpoint, self._style)
         members = dict(client_breakpoints or {})
@@ -447,7 +442,6 @@ class _BlockListWriter:
         self._patch.set_member(owner, name, new)
 
     def _find_last_breakpoints(self, span: ByteSpan) -> dict[str, bytes]:
-        """Return the breakpoints on the last part of a result that has any, as sent."""
         if not self._layout.breakpoints_inside_results:
             return {}
         for part in reversed(find_items(self._data, span)):
@@ -651,7 +645,6 @@ class _EditWriter:
     def _write_string_message(
         self, block_list: _BlockList, edits: BlockListEdits, added: dict[int, list[bytes]]
     ) -> None:
-        """Edit messages that are a plain string, turning it into a list only if needed."""
         content = self.outline.content_of_string(block_list)
         (literal,) = block_list.entries
         if not added and not edits.breakpoints and (edits.join_texts or not edits.inserts):

@@ -160,7 +160,6 @@ class BodyCache:
         return None
 
     def known_bytes(self, api_format: Format, data: bytes) -> int:
-        """Return how many bytes at the start of a body are those of a cached one."""
         candidates = (
             (cached, _count_common_messages(cached, data)) for cached in self._find_candidates(api_format, data)
         )
@@ -190,7 +189,6 @@ class BodyCache:
             self._put(request.format, body)
 
     def _find_candidates(self, api_format: Format, data: bytes) -> list[_CachedBody]:
-        """Return cached bodies with the same prefix and the same first bytes, latest first."""
         with self._lock:
             for key in reversed(self._bodies_by_prefix):
                 if key[0] is api_format and data.startswith(key[1]):

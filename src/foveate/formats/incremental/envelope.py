@@ -53,7 +53,6 @@ class EnvelopeCache:
         self._young_bytes = 0
 
     def get(self, api_format: Format, fields: Fields) -> Envelope | None:
-        """Return the envelope for these fields; None for formats without one."""
         messages = MESSAGE_FIELDS.get(api_format)
         if messages is None:
             return None
@@ -79,7 +78,6 @@ register(ENVELOPES)
 
 
 def get_envelope(request: Request) -> Envelope | None:
-    """Return the envelope of a request; None for formats without one."""
     return request.envelope if isinstance(request.envelope, Envelope) else None
 
 

@@ -178,7 +178,6 @@ class HistoryTree:
     def _find_nodes(
         self, node: MessageNode, old: MessageNode | None, raws: tuple[bytes, ...]
     ) -> list[MessageNode]:
-        """Return the nodes of these messages; `old` is the matching node of the older generation."""
         nodes: list[MessageNode] = []
         known: tuple[bytes, ...] = ()
         is_long = len(raws) > _SHORT_HISTORY_MESSAGES

@@ -52,7 +52,6 @@ def check_unique_keys(data: bytes, names: Collection[str]) -> None:
 
 
 def has_unique_keys(text: str) -> bool:
-    """Return whether `text` is JSON without duplicate keys."""
     try:
         if len(text) >= large_json.LARGE_BYTES:
             check_large(text.encode("utf-8", "surrogatepass"))

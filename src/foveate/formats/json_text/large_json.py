@@ -537,7 +537,6 @@ def is_writing_in_pieces() -> bool:
 def to_json(
     value: object, *, order: Literal["sorted"] | None = None, sizes: SliceSizes = DEFAULT_SIZES
 ) -> bytes:
-    """Serialize a value without spaces."""
     return b"".join(list(_encode_pieces(value, order, sizes.slice_bytes)))
 
 
@@ -568,7 +567,6 @@ def _encode_pieces(value: object, order: Literal["sorted"] | None, max_chars: in
 
 
 def _batches(items: list[Any], max_chars: int) -> Iterator[tuple[list[Any], bool]]:
-    """Group the items of a list: several small ones together, each large one alone."""
     batch: list[Any] = []
     size = 0
     for item in items:

@@ -32,13 +32,11 @@ def parse_fields_leniently(data: bytes) -> Fields:
 
 
 def parse_inner_fields_leniently(raw: _Raw | None) -> Fields:
-    """Return the fields of a nested object as bytes; empty for any other value."""
     data = b"" if raw is None else bytes(raw)
     return parse_fields_leniently(data) if data.startswith(b"{") else {}
 
 
 def parse_items_leniently(raw: _Raw | None) -> tuple[bytes, ...]:
-    """Return the items of a list as bytes; empty for any other value."""
     try:
         return parse.parse_items(raw)
     except MalformedRequest:
@@ -62,7 +60,6 @@ def parse_json_leniently(raw: _Raw | None) -> Any:
 
 
 def parse_object_leniently(raw: _Raw | None) -> dict[str, Any]:
-    """Parse an object; empty for any other value."""
     return as_dict(parse_json_leniently(raw))
 
 

@@ -178,7 +178,6 @@ def find_items(data: bytes, span: ByteSpan, known: Sequence[bytes] = ()) -> tupl
 
 
 def _find_large_members(data: bytes, span: ByteSpan) -> ObjectMembers | None:
-    """Find the members of a large object in pieces; return None if it cannot be split."""
     values: dict[str, ByteSpan] = {}
     last_end = span.start + 1
     try:
@@ -309,7 +308,6 @@ def _skip_known_value(data: bytes, at: int, raw: Any) -> int:
 
 
 def skip_whitespace(data: bytes, at: int) -> int:
-    """Return the position of the first byte from `at` on that is not whitespace."""
     while at < len(data) and data[at] in _WHITESPACE_BYTES:
         match = _WHITESPACE.match(data, at, at + _WINDOW_BYTES)
         at = match.end() if match else at
@@ -360,7 +358,6 @@ class Patch:
         self._splices.append(Splice(start, end, new))
 
     def set_member(self, owner: ObjectMembers, name: str, new: bytes) -> None:
-        """Replace the value of a member, or add the member at the end."""
         present = owner.values.get(name)
         if present is not None:
             self.replace(present.start, present.end, new)
@@ -375,7 +372,6 @@ class Patch:
         dropped: Set[int],
         added: Mapping[int, Sequence[bytes]],
     ) -> None:
-        """Remove the items in `dropped` from a list, and insert `added` before the given indexes."""
         remaining_positions = [position for position in range(len(items)) if position not in dropped]
         for before, after in zip([-1, *remaining_positions], [*remaining_positions, len(items)], strict=True):
             removed = items[before + 1 : after]

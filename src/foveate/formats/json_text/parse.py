@@ -151,7 +151,6 @@ def parse_message_object(raw: bytes) -> dict[str, Any]:
 
 
 def parse_json(raw: msgspec.Raw | bytes | None) -> Any:
-    """Parse a JSON value; None if there is none."""
     if raw is None:
         return None
     is_large = len(raw) >= large_json.LARGE_BYTES
@@ -204,7 +203,6 @@ def as_text(value: object) -> str:
 
 
 def json_type_name(value: object) -> str:
-    """Return the JSON type of a value, with its article."""
     return next(name for kind, name in _JSON_TYPE_NAMES.items() if isinstance(value, kind))
 
 
@@ -228,7 +226,7 @@ def _starts_with(raw: msgspec.Raw | bytes, prefix: bytes) -> bool:
 
 
 def to_json(value: object, *, order: Literal["sorted"] | None = None) -> bytes:
-    """Serialize a value without spaces, with keys as they are or sorted."""
+    """Serialize a value without spaces."""
     return (
         large_json.to_json(value, order=order) if large_json.is_writing_in_pieces() else _encode(value, order)
     )

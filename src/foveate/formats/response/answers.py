@@ -69,7 +69,6 @@ class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_answer_parts(api_format: Format, body: bytes) -> AnswerParts:
-    """Return the parts of a response body; empty if it has none."""
     collect = _COLLECTORS.get(api_format)
     if collect is None:
         return AnswerParts()
@@ -82,7 +81,6 @@ def read_answer_parts(api_format: Format, body: bytes) -> AnswerParts:
 
 
 def read_message_parts(api_format: Format, messages: Sequence[bytes]) -> AnswerParts:
-    """Return the parts of consecutive messages of a request that the model wrote."""
     parts = _PartCollector()
     for raw in messages:
         message = parse_object(raw)
@@ -195,7 +193,6 @@ class StreamPartCollector:
             self._read()
 
     def end(self) -> AnswerParts:
-        """Return the parts of the stream, which may be truncated."""
         self._unread.append(b"\n")
         self._read()
         return self._parts.parts()
@@ -224,7 +221,6 @@ class StreamPartCollector:
                 self._collect = None
 
     def _data_lines(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the data of those server-sent events that may contain new parts."""
         lines, newline, self._open_line = (self._open_line + chunk).rpartition(b"\n")
         if len(self._open_line) > _MAX_EVENT_BYTES:
             self._open_line = b""

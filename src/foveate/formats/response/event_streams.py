@@ -178,7 +178,6 @@ class SseFinder:
         return [event for event in events if self._relevant.search(event.raw) or self._is_last(event.raw)]
 
     def _find_relevant(self, chunk: bytes, start: int, last: int) -> list[ServerSentEvent]:
-        """Return the relevant events from `start`, where one begins, to the blank line at `last`."""
         events: list[ServerSentEvent] = []
         # Each is searched only when passed, because a text may contain many of one and none of the other.
         match_start = last_start = -1

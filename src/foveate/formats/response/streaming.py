@@ -148,7 +148,6 @@ class StreamReader:
 
     @property
     def stop_reason(self) -> str:
-        """The provider's stop reason; empty until the model stops."""
         return self._current_state.stop_reason
 
     @property
@@ -251,7 +250,6 @@ _MAX_USAGE_FIELDS = 64
 
 
 def _has_tokens(value: object) -> bool:
-    """Return whether a value is a number other than 0, or contains one."""
     if isinstance(value, dict):
         return any(map(tokens_or_zero, value.values()))
     return bool(value) if isinstance(value, list) else tokens_or_zero(value) > 0

@@ -74,7 +74,6 @@ def _make_unreadable_usage(block: msgspec.Raw | bytes) -> Usage:
 
 
 def parse_usage(api_format: Format, block: bytes) -> Usage | None:
-    """Parse a provider's usage block; None if it has no known number."""
     try:
         return _parse_block(api_format, block, {})
     except MalformedRequest:
@@ -82,7 +81,6 @@ def parse_usage(api_format: Format, block: bytes) -> Usage | None:
 
 
 def _usage_candidates(response: Fields) -> Iterator[msgspec.Raw | bytes | None]:
-    """Yield the values that may be usage blocks, most common place first."""
     yield response.get("usage")
     yield response.get("usageMetadata")  # Gemini
     yield parse_inner_fields_leniently(response.get("x_groq")).get("usage")  # Groq, in a stream
@@ -391,12 +389,10 @@ def is_token_count(value: object) -> bool:
 
 
 def tokens_or_zero(value: object) -> int:
-    """Return a token count; 0 if it is not one."""
     return (_whole_number(value) or 0) if value else 0
 
 
 def _whole_number(value: object) -> int | None:
-    """Return a whole number that is not negative; None for any other value."""
     if isinstance(value, float) and value.is_integer():  # some hosts write all numbers as floats
         value = int(value)
     return value if type(value) is int and 0 <= value <= _MAX_JSON_INTEGER else None
@@ -446,7 +442,6 @@ def _read_dollars(numbers: _Numbers, block: msgspec.Raw | bytes) -> Decimal | No
 
 
 def _parse_amount(raw: msgspec.Raw | bytes | None) -> Decimal | None:
-    """Parse dollars exactly; None if it is not an amount."""
     text = b"" if raw is None else bytes(raw).strip()
     if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
         return None
@@ -533,7 +528,6 @@ def _parse_numbers(raw: bytes) -> _Numbers:
 
 
 def _is_anthropic(usage: Usage) -> bool:
-    """Return whether a usage was parsed as Anthropic's, and so includes the calls within it."""
     as_anthropic = parse_usage(Format.ANTHROPIC, usage.raw)
     return as_anthropic is not None and as_anthropic.cache == usage.cache
 
