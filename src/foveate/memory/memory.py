@@ -90,7 +90,6 @@ class _MemorySnapshot:
         ]
 
     def _find_similar_title(self, unknown_title: str) -> str | None:
-        """A title that may have been meant: one with the same start or a common word."""
         words, start = frozenset(split_words(unknown_title)), unknown_title[:2].casefold()
         titles = dict.fromkeys(node.title for node in self.forest.nodes)
         candidates = (
@@ -306,7 +305,6 @@ class Memory:
 
 
 def _finished_project_mask(forest: Forest) -> bytearray | None:
-    """Mark the nodes of finished projects; None if there are none."""
     done = [index for index, node in enumerate(forest.nodes) if node.entry.is_done and is_project(node)]
     if not done:
         return None

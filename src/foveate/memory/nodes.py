@@ -501,7 +501,6 @@ class Forest:
         return array("q", sorted(order, key=self.depth.__getitem__))
 
     def find_index(self, node: Node) -> int | None:
-        """The index of a node; None if its document is not in the forest."""
         for document, start in zip(self.documents, self.starts, strict=False):
             if document is node.document:
                 return start + next(i for i, candidate in enumerate(document.nodes) if candidate is node)
@@ -526,7 +525,6 @@ class Forest:
         return indexes[::-1]
 
     def _all_columns(self) -> Iterable[tuple[int, NodeColumns]]:
-        """The columns of each document, with the index of its first node."""
         return zip(self.starts, (self._columns[id(document)] for document in self.documents), strict=False)
 
 

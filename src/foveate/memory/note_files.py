@@ -67,8 +67,6 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class WalkResult:
-    """Files to read, problems, and given paths that do not exist."""
-
     files: list[FoundFile] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     missing: list[Problem] = field(default_factory=list)

@@ -104,8 +104,6 @@ class LibraryFile:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BuiltDocument:
-    """A document, and the ids that its nodes claimed in vain."""
-
     document: NoteDocument
     rejected_ids: list[RejectedId]
 

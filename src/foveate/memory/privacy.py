@@ -152,7 +152,6 @@ def _are_for_heading(tags: Sequence[tuple[int, int]], entry: OutlineEntry) -> bo
 
 
 def _find_cuts(outline: Outline, blocks: Sequence[int], entry: OutlineEntry, end: int) -> list[tuple[int, int]]:
-    """The ranges of the private blocks in the content of an entry, up to `end`."""
     cuts: list[tuple[int, int]] = []
     start = entry.content
     for position in blocks[bisect_left(blocks, entry.start) : bisect_left(blocks, end)]:
@@ -165,7 +164,6 @@ def _find_cuts(outline: Outline, blocks: Sequence[int], entry: OutlineEntry, end
 
 
 def _join_parts(text: str, parts: Iterable[_PublicPart]) -> PublicOutline:
-    """Join the public parts of a text, and adjust the positions of their entries."""
     pieces: list[str] = []
     moved: list[OutlineEntry] = []
     position = 0

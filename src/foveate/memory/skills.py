@@ -134,7 +134,6 @@ def _find_property(outline: PublicOutline, name: str) -> str:
 
 
 def _parse_priority(text: str) -> float | None:
-    """The number that is meant; None if it is invalid."""
     if not text:
         return 0.0
     if (word := text.lower()) in _PRIORITY_WORDS:

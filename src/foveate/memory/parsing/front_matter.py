@@ -280,7 +280,6 @@ def _parse_toml(source: str) -> list[tuple[str, Value]]:
 
 
 def _parse_json(source: str) -> tuple[list[tuple[str, Value]], int]:
-    """The pairs of the object at the start of a text, and its end."""
     decoder = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, parse_int=str, parse_float=str)
     try:
         value, end = decoder.raw_decode(source)
@@ -299,7 +298,6 @@ def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]
 
 
 def _to_texts(value: object, depth: int = 0) -> Value:
-    """A TOML or JSON value with all scalars as strings."""
     if depth > _MAX_NESTING:
         raise _InvalidFrontMatter(f"it is nested more than {_MAX_NESTING} deep")
     match value:

@@ -240,7 +240,6 @@ class _HeadingScanner:
 
 
 def _clean_title(rest: str) -> str:
-    """The title as the library reads it."""
     rest = rest.strip(" \t")
     bare = rest.rstrip("#")
     if not bare:
@@ -402,7 +401,6 @@ class _MarkdownParser:
         )
 
     def _read_header(self, start: int, end: int) -> _MarkdownHeader:
-        """Read lines of planning and tags, skipping blank lines between them."""
         content = start
         tags: list[str] = []
         stamps: list[PlanningDate] = []
@@ -426,8 +424,6 @@ class _MarkdownParser:
 
 @dataclass(frozen=True)
 class _MarkdownTokens:
-    """The tag-like tokens of a Markdown file."""
-
     lines: str
     """The text of the file; a single CR is replaced by LF."""
     body: str
@@ -517,7 +513,6 @@ class _MarkdownTokens:
             yield TagToken(self.file_index(start), *tag, TagScope.HEADING if is_below else TagScope.FILE)
 
     def _paragraph_end(self, number: int) -> int:
-        """The end of the first paragraph below a heading."""
         end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self.body)
         blank = _BLANK.match(self.body, self.contents[number], end)
         paragraph_end = self.body.find("\n\n", blank.end() if blank else self.contents[number], end)
@@ -591,7 +586,6 @@ def _split_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _parse_hashtags(words: Sequence[str]) -> tuple[str, ...]:
-    """The tags, if all words are hashtags."""
     if not words or words[0][0] != "#":
         return ()
     matches = [_TAG.match(word) for word in words]

@@ -239,7 +239,6 @@ class _OrgParser:
         )
 
     def _read_header(self, position: int, end: int) -> _OrgHeader:
-        """Read planning and drawers, in any order."""
         properties: _Properties = {}
         stamps: list[PlanningDate] = []
         while position < end:
@@ -287,8 +286,6 @@ class _OrgParser:
 
 @dataclass(frozen=True)
 class _OrgTokens:
-    """The tag-like tokens of an Org file."""
-
     lines: str
     """The text of the file; a single CR is replaced by LF."""
     entries: Sequence[OutlineEntry]

@@ -57,8 +57,6 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class TagScope(Enum):
-    """The part of a file that a tag applies to."""
-
     FILE = auto()
     HEADING = auto()
     """The heading, and everything below it."""
@@ -84,8 +82,7 @@ class TagTokens(Protocol):
     def find(self, mentions: Callable[[str], bool]) -> Iterator[TagToken]:
         """The tokens in any order, without those in lines that `mentions` excludes."""
 
-    def find_block(self, position: int, start: int, end: int) -> tuple[int, int]:
-        """The range of the block at a token's position, between `start` and `end`."""
+    def find_block(self, position: int, start: int, end: int) -> tuple[int, int]: ...
 
 
 class Outline(msgspec.Struct, frozen=True):

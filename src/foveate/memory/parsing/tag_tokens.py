@@ -62,7 +62,6 @@ class CodeRanges:
         return self.find_end(index) is not None
 
     def find_end(self, index: int) -> int | None:
-        """The end of the code at this position; None if there is none."""
         number = bisect_right(self._starts, index) - 1
         return self._ranges[number][1] if number >= 0 and index < self._ranges[number][1] else None
 
@@ -206,7 +205,6 @@ def _split_listed_tags(text: str) -> list[str]:
 
 
 def find_lone_tag_lines(text: str) -> Iterator[TagLine]:
-    """Lines of nothing but tags."""
     return (TagLine(line.start(), TagText(line[1])) for line in _LONE_TAGS.finditer(text))
 
 
@@ -232,7 +230,6 @@ class TextBlocks:
         self._code = code
 
     def find_tokens(self, entries: Iterable[OutlineEntry], mentions: Mentions) -> Iterator[TagToken]:
-        """Tags in the content of the entries."""
         for entry in entries:
             if entry.content >= entry.end or not mentions(self._text[entry.content : entry.end]):
                 continue

@@ -40,7 +40,6 @@ class Vocabulary:
         return len(self._terms)
 
     def learn_terms(self, text: str) -> list[int]:
-        """The terms of a stored text, adding new ones."""
         return list(map(self._numbers.__getitem__, split_words(text)))
 
     def query_terms(self, text: str) -> list[int]:
@@ -151,7 +150,6 @@ def merge_postings(pieces: Sequence[tuple[Postings, TextNumbers]], terms: int) -
 
 
 def _kept_sizes(postings: Postings, is_kept: NDArray[np.bool_], terms: int) -> NDArray[np.int64]:
-    """Number of postings of each term that are kept."""
     before = np.append(0, np.cumsum(is_kept))
     sizes = np.zeros(terms, np.int64)
     sizes[: len(postings.starts) - 1] = np.diff(before[postings.starts])
@@ -248,8 +246,6 @@ def _count_hits(term_scores: dict[int, TermScores]) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchScores:
-    """The score of each text, and the score of an ideal match."""
-
     scores: Floats
     ideal: float
 
@@ -281,5 +277,4 @@ def score_texts(texts: TextField, query: Sequence[Sequence[int]]) -> MatchScores
 
 
 def split_query_terms(vocabulary: Vocabulary, query: str) -> list[list[int]]:
-    """The terms of each segment of a query, without empty segments."""
     return [terms for segment in split_segments(query) if (terms := vocabulary.query_terms(segment))]

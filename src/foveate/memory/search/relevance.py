@@ -147,7 +147,6 @@ class ShardedIndex:
         self._snapshot: IndexSnapshot | None = None
 
     def update(self, documents: Sequence[NoteDocument], embed: Embed) -> IndexSnapshot:
-        """Update the shards to `documents`, reading only new ones, and return a snapshot."""
         current = self._snapshot
         if current and len(self._documents) == len(documents) and all(map(is_, self._documents, documents)):
             return current
@@ -383,8 +382,6 @@ class NodeScores:
 
 
 class Index:
-    """Scores nodes, and keeps the index of documents between queries."""
-
     def __init__(
         self,
         embedder: Callable[[], Embedder] | None = default_embedder,

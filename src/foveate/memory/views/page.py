@@ -384,7 +384,6 @@ class Page:
         )
 
     def _plain_heading(self, index: int) -> str:
-        """The heading without a score."""
         node, depth = self.forest.nodes[index], self.forest.depth[index]
         return render_heading(node, self.view_format, depth, short_id=self.forest.short_ids[index])
 

@@ -184,13 +184,11 @@ class _SelectionCriteria:
     hidden: bytearray | None = None
 
     def visible(self, indexes: Iterable[int]) -> Iterator[int]:
-        """Those of the nodes that are in the scope and not hidden."""
         (first, last), hidden = self.scope_range, self.hidden
         return (index for index in indexes if first <= index < last and not (hidden and hidden[index]))
 
 
 def _fill_outline(page: Page, criteria: _SelectionCriteria) -> None:
-    """Fill a page without a limit."""
     forest, (first, last) = page.forest, criteria.scope_range
     endless = sys.maxsize
     max_depth = (forest.depth[first] if last > first else 0) + _MAX_OUTLINE_DEPTH
@@ -302,7 +300,6 @@ def _add_node(page: Page, criteria: _SelectionCriteria, index: int, limit_tokens
 
 
 def _shows_content(page: Page) -> bool:
-    """Return whether more than headings is shown."""
     return any(
         block.level is not DetailLevel.TITLE and page.forest.chars[index]
         for index, block in page.blocks.items()
@@ -322,7 +319,6 @@ def _estimate_values(
 def _best_indexes(
     relevance: "NDArray[np.floating]", values: "NDArray[np.floating]", max_count: int
 ) -> list[int]:
-    """The indexes with the highest values, best first, without irrelevant ones."""
     import numpy as np
 
     relevant = np.flatnonzero(relevance > _MIN_RELEVANCE)
@@ -333,7 +329,6 @@ def _best_indexes(
 
 
 def _fill_whole(page: Page, criteria: _SelectionCriteria, indexes: Sequence[int], limit_tokens: int) -> None:
-    """Show nodes completely while they fit, and an excerpt of the first that does not."""
     max_node_tokens = int(limit_tokens * _MAX_NODE_SHARE)
     shows_some = any(block.level is DetailLevel.FULL for block in page.blocks.values())
     run: list[int] = []
@@ -415,7 +410,6 @@ def _children(forest: "Forest", index: int) -> list[int]:
 
 
 def _similar_nodes(criteria: _SelectionCriteria) -> list[int]:
-    """Nodes above the similarity threshold, the most similar first."""
     if criteria.similarity is None:
         return []
     first, last = criteria.scope_range
