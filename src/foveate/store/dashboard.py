@@ -142,7 +142,6 @@ class DashboardQueries:
         self._database = database
 
     async def window_samples(self, session_id: str, *, limit: int) -> Sequence[WindowSample]:
-        """Return samples for the last requests of a session, oldest first."""
         values = (to_storable_name(session_id), limit)
         rows = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_WINDOWS, values))
         return [
@@ -220,7 +219,6 @@ class DashboardQueries:
     async def find_latest_cache_misses(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> list[CacheMissRecord]:
-        """Return the latest cache misses, newest first."""
         conditions: dict[str, Any] = {
             "AND at >= ?": since,
             "AND agent = ?": None if agent is None else to_storable_name(agent),

@@ -58,8 +58,7 @@ class Transaction(Protocol):
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of affected rows."""
 
-    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Execute a statement with each of `rows` and return the number of affected rows."""
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int: ...
 
 
 class Database(Protocol):
@@ -91,8 +90,7 @@ class Database(Protocol):
         confirmed.
         """
 
-    async def has_other_hosts(self) -> bool:
-        """Return whether other machines are connected."""
+    async def has_other_hosts(self) -> bool: ...
 
     async def size_bytes(self) -> int:
         """Return the size on disk, including space that is not reclaimed yet."""
@@ -142,7 +140,6 @@ def group_placeholders(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
 
 
 def batch_inserts(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield an INSERT statement, with placeholders for its `{}`, and values for each batch of rows."""
     first, end = 0, len(values)
     while first < end:
         size = _INSERT_SIZE_BY_ROWS_LEFT[min(end - first, _INSERT_SIZES[-1])]
@@ -184,8 +181,6 @@ MAX_CONCURRENT_READS = 2
 
 
 class Reader(Protocol):
-    """The part of `Database` that reads."""
-
     async def read(self, callback: TransactionCallback[T]) -> T: ...
 
 

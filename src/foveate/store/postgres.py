@@ -136,8 +136,6 @@ def _number_placeholders(statement: str) -> bytes:
 
 
 class PostgresDatabase:
-    """`Database` on a PostgreSQL server."""
-
     def __init__(self, url: str, location: str, *, wait_seconds: float) -> None:
         self._url = url
         self._location = location

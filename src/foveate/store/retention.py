@@ -418,8 +418,6 @@ class StoreSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePreview:
-    """Amounts that would be deleted, with the fields of `StoreSizes`."""
-
     sessions: int = 0
     turns: int = 0
     folds: int = 0

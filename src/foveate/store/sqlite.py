@@ -158,8 +158,6 @@ class _WriteJob:
 
 
 class SQLiteDatabase:
-    """`Database` on an SQLite file."""
-
     def __init__(self, path: Path, *, wait_seconds: float) -> None:
         self._path = path
         self._file_id = _file_id(path)
@@ -289,7 +287,6 @@ class SQLiteDatabase:
             )
 
     def _connection(self, wait_seconds: float) -> sqlite3.Connection:
-        """Return this thread's connection; `wait_seconds` applies if it must be opened."""
         connection: sqlite3.Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
             connection = self._thread_local.connection = _connect(self._path, wait_seconds)

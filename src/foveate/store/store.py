@@ -92,13 +92,11 @@ class Store:
         return await self.compactions.find_session_ids(prefix, limit=limit)
 
     async def find_archived_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
-        """Return ids with a prefix: those of sessions with archived requests, and those of the requests."""
         return await self.request_archive.find_ids(prefix, limit=limit)
 
     async def find_latest_cache_misses(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> list[CacheMissRecord]:
-        """Return the latest requests with a cache miss, newest first."""
         return await self.dashboard.find_latest_cache_misses(limit=limit, since=since, agent=agent)
 
     async def preview_prune(self, *, keep_days: float, now: float) -> PrunePreview:
@@ -109,7 +107,6 @@ class Store:
         return await prune(self._database, keep_days=keep_days, now=now)
 
     async def has_other_hosts(self) -> bool:
-        """Return whether other machines use the store now."""
         return await self._database.has_other_hosts()
 
     async def vacuum(self) -> None:
@@ -160,7 +157,6 @@ def default_url() -> str:
 
 
 def is_server(url: str | None) -> bool:
-    """Return whether a URL is that of a database server, which several machines may use."""
     return url is not None and url.startswith(_POSTGRES_PREFIXES)
 
 
@@ -202,8 +198,6 @@ def _open_database(url: str, wait_seconds: float, create: bool) -> Database:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """A session's archived requests, if it has any, and its charges."""
-
     id: str
     requests: Sequence[ArchivedRequest]
     charges: Sequence[Charge]

@@ -119,8 +119,6 @@ class LedgerSettlement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A call that is not charged."""
-
     call_id: str
 
 
@@ -156,8 +154,6 @@ class ReservationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Calls in flight, and the new expiry time of their reservations."""
-
     call_ids: Sequence[str]
     expires_at: float
 
@@ -231,7 +227,6 @@ def apply_operations(
 
 
 def release_reservations(transaction: Transaction, call_ids: Iterable[str]) -> int:
-    """Delete the reservations of these calls, and return how many there were."""
     removed_reservations = _remove_reservations(transaction, call_ids)
     _update_accounts(transaction, {}, _negate_reserved(removed_reservations.values()))
     return len(removed_reservations)
@@ -567,7 +562,6 @@ class SqlLedger:
         )
 
     async def _release_expired(self, now: float) -> int:
-        """Delete some expired reservations, and return how many."""
         call_ids = [call_id for (call_id,) in await self._read(_FIND_EXPIRED, (now,))]
         return (
             await self._database.write(

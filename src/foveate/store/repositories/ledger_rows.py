@@ -102,7 +102,6 @@ def to_sum(
     possibly_charged: int | None,
     *halves: Any,
 ) -> ChargeTotal:
-    """Convert a row of the query of `build_sum_query`."""
     added = [
         None if high is None else int(high) * _LOW_DIGITS + int(low)
         for high, low in zip(halves[::2], halves[1::2], strict=True)

@@ -80,7 +80,6 @@ ON CONFLICT ({_TOTALS_KEY}) DO UPDATE SET {added}
 
 
 def _format_session_totals_upsert(sums: Sequence[str], window: Sequence[str] = ()) -> str:
-    """Return the statement that adds to sessions, and updates columns of the latest request."""
     table = "session_totals_v1"
     newest = dict.fromkeys(("agent", "model", "model_at"), "model_at") | dict.fromkeys(window, "window_at")
     assignments = [
@@ -517,7 +516,6 @@ def _to_group_labels(per: Sequence[TotalsGroup], group: Sequence[str | int]) -> 
 
 @lru_cache(maxsize=1_024)
 def _format_time(per: TotalsGroup, number: int) -> str:
-    """Format the number of an hour or day as a date."""
     seconds, pattern = (
         (_HOUR_SECONDS, "%Y-%m-%dT%H")
         if per is TotalsGroup.HOUR

@@ -246,7 +246,6 @@ def _count_rows(updates: Sequence[CountUpdate]) -> list[tuple[Any, ...]]:
 
 
 def _insert_rows(transaction: Transaction, statement: str, new: Sequence[tuple[Any, ...]]) -> int:
-    """Insert rows, many in each statement, and return how many were inserted."""
     return sum([transaction.execute(insert, batch) for insert, batch in batch_inserts(statement, new)])
 
 

@@ -181,7 +181,6 @@ def _prepare_rows(
 def _save_rows(
     transaction: Transaction, new: Mapping[str, _NewTrace], cache_misses: Sequence[tuple[str, CacheMiss]]
 ) -> None:
-    """Store traces and cache misses, and add those that are new to the totals."""
     groups = batch_inserts(_ADD_TRACES, [new[id_].row for id_ in sorted(new)])
     deltas = [
         new[id_].delta for statement, batch in groups for (id_,) in transaction.fetch_all(statement, batch)
