@@ -491,7 +491,6 @@ class AccuracyEvidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return [bound.weights] if bound.sources >= _MANY_SOURCES else [bound.weights, _FULL_MARGIN_BOUND]
 
     def _find_bound(self, profile: AccuracyProfile, kind: str) -> UsageBound | None:
-        """Return the bound of the narrowest group that has one."""
         names = group_names(profile.origin, kind)
         return next((self.bounds[name] for name in names if name in self.bounds), None)
 

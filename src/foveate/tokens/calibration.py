@@ -37,8 +37,6 @@ _UPPER_DEVIATIONS = 3.0
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Calibration of one provider and model: `observe` returns the next one, `correct` applies it."""
-
     responses: int = 0
     weight: float = 0.0
     sum_inverse: float = 0.0

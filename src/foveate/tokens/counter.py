@@ -49,7 +49,6 @@ PROVIDER_SYSTEMS = {
 
 
 def provider_systems(model: str) -> tuple[str, ...]:
-    """Provider-side systems that a model name selects; usually none."""
     name = model.lower().strip()
     return tuple(system for system, pattern in PROVIDER_SYSTEMS.items() if pattern.search(name))
 
@@ -341,7 +340,6 @@ class RequestCounter:
     def cached_envelope_count(
         self, request: Request, history: formats.MessageHistory, loaded_tools: Sequence[str]
     ) -> EnvelopeCount:
-        """Count the envelope, once for all requests that share it."""
         envelope = get_envelope(request)
         if envelope is None or not request.messages:
             return self.count_envelope(request, *self._first_and_last(request), loaded_tools)
@@ -373,7 +371,6 @@ class RequestCounter:
         return EnvelopeCount.combine(system, tools, frame, accuracy_features(request) | features)
 
     def measure_frame(self, request: Request, first: Message | None, last: Message | None) -> MeasuredRendering:
-        """Measure the part of the envelope that depends on the last message."""
         rendering = self._rules.render_frame(request, first, last)
         if request.format not in self._rules.api_formats:
             margin = rendering.margin_tokens + _TRANSLATED_TOKENS
@@ -533,7 +530,6 @@ class RequestCounter:
         return tally
 
     def tally_messages(self, request: Request, history: formats.MessageHistory) -> Tally:
-        """Tally all messages; only new ones are counted."""
         start, tally = self.cached_tally(history)
         while start < len(history.nodes):
             end = min(start + _MESSAGES_PER_BATCH, len(history.nodes))

@@ -60,7 +60,6 @@ def with_model(request: Request, model: str | None) -> Request:
 
 
 def sum_counts(model: str, counts: Sequence[tuple[str, RequestCount]]) -> RequestCount:
-    """Add up counts, with a part for each name."""
     nonempty = [count for _, count in counts if count.total.tokens] or [count for _, count in counts]
     return RequestCount(
         model=model,
@@ -78,7 +77,6 @@ class Conversation:
     """
 
     def __init__(self, body: Mapping[str, Any] | str | bytes) -> None:
-        """`body` is a whole request with the messages so far."""
         self._request = formats.parse_request(body)
         self._messages = [self._parse_message(raw) for raw in self._request.messages]
         self._counts_by_model: LruCache[_ModelCount] = LruCache(_MAX_MODELS)

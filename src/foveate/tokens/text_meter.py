@@ -62,7 +62,6 @@ class CountedPositions(NamedTuple):
     cumulative_counts: Sequence[AdditiveCounts]
 
     def segment(self, text: str, start: int, end: int) -> Segment:
-        """Return the part of `text` from `start` to `end`, counted between the positions inside."""
         first = bisect_right(self.positions, start)
         last = bisect_left(self.positions, end) - 1
         if first > last:
@@ -99,7 +98,6 @@ class MeasuredText(msgspec.Struct, eq=False):
 
 
 def measure_texts(texts: Sequence[str], counter: SegmentCounter) -> list[MeasuredText]:
-    """Measure `texts`. All pieces are counted in one batch."""
     safe_boundary = counter.safe_boundary or AFTER_WORDS
     all_borders = [_find_piece_borders(text, safe_boundary) for text in texts]
     pieces = [
@@ -262,7 +260,6 @@ class TextMeter:
         return self.measure_many((text,))[0]
 
     def measure_many(self, texts: Sequence[str]) -> list[MeasuredText]:
-        """Measure texts; those that are not cached are counted in one batch."""
         with self._lock:
             cache = self._measured_texts
             cached = list(map(cache.get, texts))
@@ -395,7 +392,6 @@ class TextMeter:
         return min(max(chars, 0), size)
 
     def _count_joins(self, join_texts: Sequence[str]) -> list[AdditiveCounts]:
-        """Count the texts around joins; those that are not cached in one batch."""
         join_counts = self._join_counts
         try:
             return [join_counts[text] for text in join_texts]

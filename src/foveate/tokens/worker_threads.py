@@ -30,7 +30,6 @@ _gc_was_enabled = True
 
 
 async def run_in_thread(function: Callable[[], Result], size_bytes: int) -> Result:
-    """Run `function`, which processes `size_bytes`, in a thread and return its result."""
     is_large = size_bytes >= LARGE_BYTES
 
     def run() -> Result:

@@ -42,7 +42,6 @@ class CircuitBreaker:
         return self.wait_seconds == 0.0
 
     def allows(self, now: float) -> bool:
-        """Return whether a call may be made at `now`: always if closed, after the wait if open."""
         return self.is_closed or now >= self.open_until
 
     def with_trial(self, now: float) -> "CircuitBreaker":
@@ -124,8 +123,6 @@ class ServerCapabilities:
 
 
 class EndpointRegistry:
-    """Knowledge of this process about the endpoints that it has asked."""
-
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._breakers: dict[str, CircuitBreaker] = {}
@@ -145,7 +142,6 @@ class EndpointRegistry:
         )
 
     def capabilities(self, url: str) -> ServerCapabilities:
-        """Capabilities of the tokenize server at `url`, shared by all counters."""
         return self._capabilities.setdefault(url, ServerCapabilities())
 
     def breaker(self, url: str) -> CircuitBreaker:
@@ -213,7 +209,6 @@ def _model_key(*names: str) -> bytes:
 
 
 def is_permanent_failure(error: UpstreamError) -> bool:
-    """Return whether a retry would fail in the same way."""
     if isinstance(error, UpstreamStatus):
         return error.status in UNSUPPORTED_STATUSES
     return isinstance(error, UpstreamGarbled)

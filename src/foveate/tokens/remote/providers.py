@@ -30,8 +30,6 @@ _ANTHROPIC_FIELDS = frozenset(
 
 
 class AnthropicCounter:
-    """Asks Anthropic, or a server with the same API."""
-
     name = "anthropic_api"
 
     def __init__(

@@ -138,7 +138,6 @@ def _load_entries() -> tuple[_TemplateEntry, ...]:
 def _parse_entry(
     *, names: str | None = None, match: str | None = None, hosts: str = "", **constants: Any
 ) -> Iterator[_TemplateEntry]:
-    """Yield an entry for models known by name, and one for whatever else matches."""
     template = ChatTemplate(**constants)
     hosts_pattern = re.compile(hosts)
     if names is not None:
@@ -218,7 +217,6 @@ class ChatTemplateRules:
         return self._with_margin(Rendering(texts=(text,), fixed_tokens=self.template.tool_tokens))
 
     def render_message(self, message: Message) -> Rendering:
-        """Render the text as a whole, then calls, results and media."""
         full_text = "".join(part.text for part in message.parts if isinstance(part, Text))
         text = self._visible_text(full_text, message.role)
         calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
@@ -322,12 +320,10 @@ def _render_image(image: Image) -> Rendering:
 
 
 def write_tool(tool: Tool, layout: str) -> str:
-    """Write a function in one of the `TOOL_LAYOUTS`."""
     return TOOL_LAYOUTS[layout](tool)
 
 
 def write_schema(schema: ResponseSchema) -> str:
-    """Write the response schema as JSON, with its name."""
     named = {"name": schema.name, "description": schema.description, "schema": parse_json(schema.schema)}
     return json.dumps({key: value for key, value in named.items() if value}, ensure_ascii=False)
 

@@ -221,7 +221,6 @@ class ClaudeRules:
     def render_tool_preamble(
         self, request: Request, first: Message | None, loaded_tools: Sequence[str]
     ) -> Rendering:
-        """The tool system prompt, and deferred tools that the conversation has loaded."""
         del first
         if not request.tools:
             return Rendering()

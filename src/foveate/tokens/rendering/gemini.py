@@ -78,7 +78,6 @@ class FunctionSyntax(Protocol):
 
 
 def parse_declaration(tool: Tool) -> FunctionDeclaration:
-    """Convert a tool of any format."""
     raw = parse_object(tool.raw)
     response = raw.get("response") or raw.get("responseJsonSchema")
     return FunctionDeclaration(
@@ -91,7 +90,6 @@ def parse_declaration(tool: Tool) -> FunctionDeclaration:
 
 
 def schema_alternatives(schema: Json) -> list[Any]:
-    """The subschemas of `anyOf` or `oneOf`."""
     for key in ("anyOf", "any_of", "oneOf"):
         if isinstance(schema.get(key), list):
             return list(schema[key])
@@ -546,7 +544,6 @@ class GeminiRules:
         return Rendering()
 
     def render_tool(self, tool: Tool, position: int) -> Rendering:
-        """A function, or one of Google's tools."""
         if tool.kind == "function":
             return _render_or_raw(lambda: self._syntax.render_declaration(parse_declaration(tool)), tool.raw)
         known = re.sub(r"_(\w)", lambda m: m[1].upper(), tool.kind) in _SERVER_TOOLS

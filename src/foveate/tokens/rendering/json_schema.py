@@ -26,7 +26,6 @@ class SchemaReferences:
     """Resolves the references of one schema, as long as what they add is proportionate."""
 
     def __init__(self, schema: dict[str, Any], *, one_property_per_line: bool = False) -> None:
-        """`one_property_per_line` is for the writer of the type."""
         self.one_property_per_line = one_property_per_line
         self._schema = schema
         self._sizes_bytes: dict[str, int] = {}

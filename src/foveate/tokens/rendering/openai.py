@@ -294,7 +294,6 @@ class OpenAIRules:
     def render_tool_preamble(
         self, request: Request, first: Message | None, loaded_tools: Sequence[str]
     ) -> Rendering:
-        """Text and overhead around the function types."""
         if not request.tools:
             return Rendering()
         generation, layout = self._generation, self._generation.layout
@@ -325,7 +324,6 @@ class OpenAIRules:
         return Rendering(texts=(text,), margin_tokens=_TOOLS_MARGIN * len(text) / 4)
 
     def render_message(self, message: Message) -> Rendering:
-        """A message, or an item of a Responses input."""
         generation = self._generation
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         other_parts = tuple(part for part in message.parts if not isinstance(part, ToolCall))
@@ -450,7 +448,6 @@ class OpenAIRules:
         return generation.schema_alone, margin
 
     def _forced_function(self, request: Request) -> str:
-        """Name of the only function that can be called, if there is only one."""
         if request.tool_choice in ("", "auto", "none"):
             return ""
         if request.tool_choice != "required":
@@ -461,7 +458,6 @@ class OpenAIRules:
 
 
 def _chosen_function(request: Request) -> str:
-    """The function that `tool_choice` names, or an empty string."""
     return "" if request.tool_choice in ("", "auto", "none", "required") else request.tool_choice
 
 

@@ -104,7 +104,6 @@ class BpeVocabulary:
         register(self)
 
     def clear(self) -> None:
-        """Empty the engine's cache of words."""
         with suppress(ValueError):  # engines without a pattern have no cache
             self._engine.clear_cache()
 
@@ -204,7 +203,6 @@ class BpeVocabulary:
         yield from self._encode_without_atoms(text[start:])
 
     def _encode_without_atoms(self, text: str) -> Iterator[Sequence[int]]:
-        """Encode a text without atomic tokens; in steps, if that is exact."""
         if not text:
             return
         if len(text) <= (_MAX_WORD_CHARS if self._lead_text is None else _MAX_LOCKED_CHARS):
@@ -213,7 +211,6 @@ class BpeVocabulary:
             yield from encode_in_steps(self._engine, text, lead_text=self._lead_text or "")
 
     def _needs_careful_encoding(self, text: str) -> bool:
-        """Return whether the engine's fast calls would match a special token in `text`, or be slow."""
         # A loop, since most texts are short and a generator would cost more than the searches.
         for prefix in self._special_prefixes:
             # Searching for one character is ten times as fast as for two, and usually fails.
@@ -227,7 +224,6 @@ class BpeVocabulary:
         return self._slow_pattern is not None and self._slow_pattern.search(text) is not None
 
     def _contains_special_token(self, text: str, prefix: str) -> bool:
-        """Return whether `text` contains a special token; `prefix` is the beginning of one."""
         position = -1
         for _ in range(_MAX_MARKER_CHECKS):
             position = text.find(prefix, position + 1)
@@ -380,11 +376,9 @@ def _count_extra_utf8_bytes(text: str) -> int:
 class TextEncoder(Protocol):
     """The part of an engine that `encode_in_steps` uses."""
 
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Return token ids. Holds the GIL."""
+    def encode_ordinary(self, text: str) -> list[int]: ...
 
-    def decode_token_bytes(self, token_id: int, /) -> bytes:
-        """Return the bytes of one token, which may be part of a character."""
+    def decode_token_bytes(self, token_id: int, /) -> bytes: ...
 
 
 def encode_in_steps(

@@ -129,7 +129,6 @@ class FittedConstants(msgspec.Struct, frozen=True):
 
 
 def parse_claude_version(model: str) -> ClaudeVersion | None:
-    """Return the version in a model name, or None."""
     name = normalize_claude_name(model)
     if match := _CLAUDE_3_NAME.search(name):
         return ClaudeVersion(match[3], (3, int(match[2] or 0)))
@@ -159,7 +158,6 @@ def load_fitted_constants() -> FittedConstants:
 
 
 def build_claude_tokenizer(model: str) -> Tokenizer:
-    """Build the tokenizer of a Claude model, or an estimator if o200k is not available."""
     family = claude_family(model)
     try:
         vocabulary = bundled_vocabulary("o200k_base")

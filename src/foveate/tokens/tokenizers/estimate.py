@@ -48,7 +48,6 @@ TEXT_FEATURES = (
 
 
 def count_text_features(text: str) -> tuple[int, ...]:
-    """Count how often each of `TEXT_FEATURES` occurs in `text`."""
     classes = text.encode("utf-8", "replace").translate(_BYTE_CLASSES)
     digits, marks, lines = classes.count(b"dd"), classes.count(b"pp"), classes.count(b"nn")
     return (
@@ -152,7 +151,6 @@ def _load_constants() -> _EstimateConstants:
 
 
 def build_estimator(vocabulary: str) -> CharacterClassEstimator | CharacterCountEstimator:
-    """Return the estimator that was fitted for a vocabulary, or the last resort."""
     constants = _load_constants()
     if vocabulary not in constants.weights:
         return CharacterCountEstimator()

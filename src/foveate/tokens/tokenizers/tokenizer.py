@@ -79,8 +79,7 @@ class TextMeasurer(Protocol):
     def measure(self, text: str) -> TextLength:
         """Measure a text. The length of an empty text is 0."""
 
-    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """Measure texts, in parallel if that is faster."""
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]: ...
 
 
 AdditiveCounts = tuple[int, ...]
@@ -146,7 +145,6 @@ class RecentTextMeasurer:
         return self._recent_lengths.get(text) or self._measurer.measure(text)
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """Measure texts and cache the last of them until the next call."""
         lengths = self._measurer.measure_many(texts)
         recent = zip(texts[-_MAX_RECENT_TEXTS:], lengths[-_MAX_RECENT_TEXTS:], strict=True)
         self._recent_lengths = {
@@ -174,7 +172,6 @@ class CachingMeasurer:
         return self._measure_cached(text) if is_cached else self.recent.measure(text)
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """Measure texts; those that are not cached in one batch."""
         cached = [i for i, text in enumerate(texts) if _MIN_CACHED_CHARS <= len(text) <= _MAX_CACHED_CHARS]
         long = {i: self._measure_cached(texts[i]) for i in cached}
         if not long:
