@@ -96,14 +96,11 @@ class CallRates:
 
 
 class CallRatesCache:
-    """The rates of calls from a price book, each made once."""
-
     def __init__(self, book: PriceBook) -> None:
         self._book = book
         self._by_rates: dict[int, CallRates] = {}
 
     def find(self, model: str, *, provider: str, at: float, tier: str = "") -> CallRates | None:
-        """The rates of such a call at that time; None if they are unknown."""
         rates = self._book.rates(model, provider=provider, at=at, tier=tier)
         if rates is None:
             return None

@@ -19,8 +19,6 @@ _REPLACE_BREAKPOINTS = ("  prompt_cache:", "    client_breakpoints: replace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySaving:
-    """Saving of a policy compared with the recorded cost: dollars, and their share if there was any cost."""
-
     policy: Policy
     dollars: Decimal
     share: float | None

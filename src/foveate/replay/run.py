@@ -588,7 +588,6 @@ def _result_at(result: Callable[[], tuple[ResultT, ...]], index: int) -> ResultT
 
 @contextmanager
 def _worker_pool(processes: int) -> Iterator[_Submit | None]:
-    """A pool of processes; None for a single process."""
     if processes <= 1:
         yield None
         return

@@ -350,8 +350,6 @@ def _input_tokens(line: LoggedLine) -> int:
 
 
 class LogTree:
-    """The lines of a log, linked to their parents."""
-
     def __init__(self, lines: Iterable[LoggedLine]) -> None:
         self._by_id: dict[str, LoggedLine] = {}
         self._repeated: list[LoggedLine] = []
@@ -419,7 +417,6 @@ class LogTree:
         return point
 
     def _point_before(self, line: LoggedLine) -> _ConversationPoint | None:
-        """The conversation that `line` responds to."""
         above = self._by_id.get(line.parent)
         preserved = self._preserved.get(line.parent)
         if (
@@ -480,7 +477,6 @@ class LogTree:
         )
 
     def _build_message(self, point: _ConversationPoint) -> RecordedMessage:
-        """The message at `point` as it was sent, with all before it."""
         pending = []
         current: _ConversationPoint | None = point
         while current is not None and current.message is None:
@@ -672,8 +668,6 @@ def _reported_dollars(responses: Iterable[LoggedResponse]) -> Decimal | None:
 
 
 class _RecordedTotals:
-    """The cost of each session, from the totals in streamed output."""
-
     def __init__(self) -> None:
         self._reported: dict[str, list[Decimal]] = {}
 

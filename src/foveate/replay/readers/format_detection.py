@@ -79,7 +79,6 @@ def detect_recording_format(lines: Sequence[bytes]) -> DetectedFormat:
 
 
 def detect_source(document: bytes) -> RecordingSource | None:
-    """The program that writes such a line or file; None if unknown."""
     if document.lstrip().startswith(b"["):
         return _detect_list(read_items(document))
     fields = read_fields(document)

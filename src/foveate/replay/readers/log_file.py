@@ -219,7 +219,6 @@ def describe_decode_error(error: Exception) -> str:
 
 
 def describe_problem(document: bytes, default: str) -> str:
-    """Describe what is wrong with a document: that it is not JSON, or `default`."""
     try:
         _VALUE_DECODER.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -247,7 +246,6 @@ def _join_pretty_printed(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[i
 
 
 def _skip_line(file: IO[bytes], chunk_bytes: int) -> int:
-    """Read to the end of the line, and return the number of bytes."""
     skipped_bytes = 0
     while chunk := file.readline(chunk_bytes):
         skipped_bytes += len(chunk)

@@ -86,7 +86,6 @@ class _ListConversations:
         self._by_last_message: dict[RecordedMessage, _ListConversation] = {}
 
     def add(self, message_list: _MessageList, api_format: Format) -> None:
-        """Add a list, or what it has beyond an earlier one."""
         tree = self._trees.setdefault(api_format, MessageTree())
         conversation = _ListConversation(message_list, api_format)
         last: RecordedMessage | None = None
@@ -179,7 +178,6 @@ def _find_in_object(fields: Fields, number: int) -> _MessageList | None:
 
 
 def _normalize_message(raw: bytes, fields: Fields) -> bytes | None:
-    """A message as it is sent; None if it is not a message."""
     if "role" in fields or ("type" in fields and fields.keys() & {"call_id", "summary"}):
         return raw
     if "from" in fields and "value" in fields:
@@ -228,7 +226,6 @@ def _make_recording(
 def find_missing_preamble(
     calls: Sequence[RecordedCall], envelope_fields: Iterable[str]
 ) -> frozenset[MissingPart]:
-    """Find out whether system prompt and tools are missing, by the envelope and the messages."""
     missing, names = set(), set(envelope_fields)
     for call in calls:
         if not names & {"tools", "functions", "toolConfig"} and _calls_tools(call.response):

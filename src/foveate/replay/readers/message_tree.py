@@ -46,7 +46,6 @@ class MessageTree:
     def append_all(
         self, raws: Iterable[bytes], parent: RecordedMessage | None = None
     ) -> RecordedMessage | None:
-        """Append messages after `parent`, and return the last one; None if there are none."""
         message = parent
         for raw in raws:
             message = self.append(message, raw)
@@ -116,7 +115,6 @@ def read_role(raw: bytes) -> str:
 
 
 def find_breakpoint_ttl(text: bytes) -> Ttl | None:
-    """The TTL of the breakpoints in a request's JSON; None if it has none."""
     if not any(name in text for name in _BREAKPOINT_NAMES):
         return None
     return Ttl.ONE_HOUR if _LONG_TTL.search(text) else Ttl.FIVE_MINUTES

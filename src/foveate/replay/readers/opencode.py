@@ -94,7 +94,6 @@ def read_opencode(files: list[LogFile], model: str | None = None) -> list[Record
 
 
 def is_opencode_database(path: Path) -> bool:
-    """Return whether a SQLite file has opencode's tables."""
     try:
         with closing(_connect(path)) as database:
             database.execute(_MESSAGES_QUERY + " LIMIT 0")
@@ -141,7 +140,6 @@ def _decode_record(data: object) -> _Record:
 
 
 def _try_decode_record(data: object) -> _Record | None:
-    """Decode the JSON of a row or file; None if it is not JSON."""
     try:
         return as_dict(_DOCUMENT_DECODER.decode(data if isinstance(data, str | bytes) else b""))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

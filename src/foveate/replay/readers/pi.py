@@ -253,7 +253,6 @@ def _add_user_entry(previous: _PiEntry | None, entry_id: str, content: object) -
 
 
 def _build_message(entry: _PiEntry | None) -> RecordedMessage | None:
-    """The message that ends with `entry`, with all before it."""
     runs: list[list[_PiEntry]] = []
     current = entry
     while current is not None and current.message is None:

@@ -227,7 +227,6 @@ def _find_response(fields: Fields) -> bytes:
 
 
 def _find_usage(fields: Fields, reply: bytes, api_format: Format) -> Usage | None:
-    """The usage, from the response or from the log itself."""
     if reply.startswith((b"data:", b"event:")):
         reader = formats.StreamReader(api_format)
         reader.feed(reply)

@@ -189,7 +189,6 @@ def _omit_observation(raw: bytes) -> bytes:
 
 
 def _max_observations(run: _Entry) -> int | None:
-    """The number of observations that are sent, if the run limits them."""
     processors = as_dict(_read_config(run).get("agent")).get("history_processors")
     for processor in _list_entries(processors):
         limit = processor.get("n")
@@ -274,7 +273,6 @@ def _model_and_time(extra: _Entry, response: _Entry) -> dict[str, Any]:
 
 
 def _sent_message(entry: _Entry) -> dict[str, Any] | None:
-    """The part of an entry that was sent; None if it is not a message."""
     role = _entry_role(entry)
     if role not in _KNOWN_ROLES:
         return None
@@ -337,7 +335,6 @@ def _find_model(run: _Entry) -> str:
 
 
 def _find_run_breakpoint_ttl(run: _Entry) -> Ttl | None:
-    """The TTL of a run's breakpoints, if its configuration or its messages show any."""
     agent = as_dict(_read_config(run).get("agent"))
     processors = {as_text(document.get("type")) for document in _list_entries(agent.get("history_processors"))}
     model = as_dict(as_dict(as_dict(run.get("info")).get("config")).get("model"))

@@ -188,7 +188,6 @@ class AdaptiveRun:
             self.cache = self._keep_alives.send_due(self.cache, until=until)
 
     def planned_keep_alive_tokens(self, conversation: str) -> float:
-        """What the next keep-alive request of a conversation is expected to save; 0 if none is planned."""
         if self._keep_alives is None:
             return 0.0
         return self._keep_alives.planned_tokens(conversation, self.cache)
@@ -263,7 +262,6 @@ class AdaptiveRun:
         return served, prompt, breakpoints
 
     def gaps(self, conversation: str) -> GapHistogram:
-        """The gaps between the calls of a conversation so far."""
         return self._gaps.get(conversation, (NO_GAPS, 0.0))[0]
 
     def _record_gap(self, name: str, now: float) -> GapHistogram:

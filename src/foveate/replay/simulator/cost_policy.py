@@ -219,7 +219,6 @@ class CostTrigger:
     def _judge_results(
         self, moment: EditingMoment, session: _Session, cached_tokens: int, prices: EditPrices
     ) -> list[tuple[ClearedResult, ClearingOption]]:
-        """The results that can be cleared now."""
         tokens = moment.call.input_tokens
         is_warm = cached_tokens > moment.call.preamble.tokens
         if moment.moment is not Moment.ARRIVAL or tokens < MIN_CONTEXT_TOKENS:
@@ -231,7 +230,6 @@ class CostTrigger:
 
 
 def make_edit_policy(options: AgentOptions, find_rates: FindRates) -> EditPolicy:
-    """The decisions of a gateway with these options."""
     if not options.clears and not options.compacts_by_cost:
         return WindowTrigger()
     return CostTrigger(

@@ -254,7 +254,6 @@ class ConversationEdits:
             self._views = {key: view for key, view in self._views.items() if view[0].depth < depth}
 
     def clear_history(self, last_node: HistoryNode) -> HistoryNode:
-        """The history with the placeholders of cleared results."""
         if not self.cleared:
             return last_node
         new = []
@@ -279,7 +278,6 @@ class ConversationEdits:
         return previous
 
     def apply_compaction(self, history: HistoryNode) -> tuple[SimulatedCompaction | None, HistoryNode]:
-        """The history with the latest compaction that applies to it."""
         for compaction in reversed(self.compactions):
             last_node = compaction.apply(history)
             if last_node is not None:

@@ -145,7 +145,6 @@ class SizedMessage(msgspec.Struct, frozen=True, eq=False):
         return self if not remaining or len(remaining) == len(self.blocks) else _combine_blocks(remaining)
 
     def pieces(self, tokens: int, rules: CacheRules) -> tuple[PromptPiece, ...]:
-        """Its pieces, with `tokens` divided among them."""
         blocks, breakpoint_kinds = self.blocks, rules.breakpoint_kinds
         shares = (
             (tokens,)
@@ -193,7 +192,6 @@ class MessageSizer:
         return sized_message
 
     def count_message(self, raw: bytes) -> int:
-        """Count the tokens of a message; 0 if it is empty."""
         if not raw:
             return 0
         try:

@@ -183,7 +183,6 @@ class GatewayRun:
         return self._editing.finish() if self._editing is not None else iter(())
 
     def finish(self) -> Sequence[SimulatedKeepAlive]:
-        """End the session, and return all keep-alive requests that were sent in it."""
         return (self._editing.adaptive if self._editing is not None else self._adaptive).finish()
 
 

@@ -131,7 +131,6 @@ def append_node(
     message: RecordedMessage | None = None,
     role: str = "",
 ) -> HistoryNode:
-    """A message with these pieces after `previous`."""
     key = previous.key if previous is not None else b""
     keys = []
     for piece in pieces:
@@ -173,7 +172,6 @@ def _skip_target(previous: HistoryNode | None) -> HistoryNode | None:
 def reattach_node(
     previous: HistoryNode | None, node: HistoryNode, pieces: Sequence[PromptPiece] | None = None
 ) -> HistoryNode:
-    """`node` after another one, with other pieces if given."""
     own_pieces = node.pieces if pieces is None else pieces
     return append_node(previous, own_pieces, message=node.message, role=node.role)
 
@@ -279,7 +277,6 @@ class AbbreviatedPrompts:
         return other
 
     def build(self, call: SentHistory, full_nodes: Sequence[HistoryNode] = ()) -> CachedPrompt:
-        """The prompt of the next call, with `full_nodes` given in full too."""
         return build_prompt(self._build_tail(call), (*full_nodes, *call.full_nodes))
 
     def record_sent(self, call: SentHistory) -> None:
@@ -356,7 +353,6 @@ def build_tail(
 
 
 def _extend_tail(previous: PromptTail, start: int, new: Sequence[HistoryNode]) -> PromptTail:
-    """A tail without its first `start` nodes, followed by `new` ones."""
     preamble, dropped_pieces = previous.preamble, sum([len(node.pieces) for node in previous.nodes[:start]])
     key, ends = preamble.key, previous.ends[dropped_pieces:]
     pieces = [piece for node in new for piece in node.pieces]

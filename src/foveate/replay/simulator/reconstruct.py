@@ -76,7 +76,6 @@ class ConversationState:
         self._preambles: dict[tuple[str, bool], SimulatedPreamble] = {}
 
     def copy_preamble_from(self, other: "ConversationState") -> None:
-        """Start with the system prompt of another conversation, as far as known."""
         self._name, self.ends, self._changes = other._name, other.ends, dict(other._changes)
         self.ttls = other.ttls
 
@@ -263,7 +262,6 @@ class ReconstructedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def full_nodes(self) -> tuple[HistoryNode, ...]:
-        """The message at which the external entry ends, if it is one."""
         return self.external_entry.nodes if self.external_entry is not None else ()
 
     @property

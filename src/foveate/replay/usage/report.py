@@ -97,7 +97,6 @@ def _to_picodollars(dollars: Decimal | None) -> int | None:
 
 
 def to_record(charge: "Charge") -> UsageRecord:
-    """Convert a charge of the ledger."""
     call, usage, cache = charge.call, charge.usage, charge.usage.cache
     return UsageRecord(
         agent=call.agent,
@@ -243,7 +242,6 @@ class UsageSum:
 
     @property
     def dollars(self) -> Decimal | None:
-        """The cost of all calls with a known price; None if there are none."""
         return None if self.unknown_calls == self.calls else to_dollars(self.picodollars)
 
     @property
