@@ -59,7 +59,6 @@ class FormatLayout:
         return {"type": kind, "text": text} if kind else {"text": text}
 
     def make_plain_text_block(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Make the block of a message that has only a role and a plain string; None for other messages."""
         text = message.get(self.content_field)
         if (
             not isinstance(text, str)

@@ -475,7 +475,6 @@ def _starts_escape(data: bytes, backslash: int, floor: int) -> bool:
 
 
 def trim(data: bytes, start: int = 0, end: int | None = None) -> tuple[int, int]:
-    """Return a part of a text without the whitespace around it."""
     end = len(data) if end is None else end
     start = _skip_whitespace(data, start, end)
     while start < end and data[end - 1] in _WHITESPACE:

@@ -226,7 +226,6 @@ def _starts_with(raw: msgspec.Raw | bytes, prefix: bytes) -> bool:
 
 
 def to_json(value: object, *, order: Literal["sorted"] | None = None) -> bytes:
-    """Serialize a value without spaces."""
     return (
         large_json.to_json(value, order=order) if large_json.is_writing_in_pieces() else _encode(value, order)
     )

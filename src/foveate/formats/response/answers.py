@@ -137,7 +137,6 @@ class _PartCollector:
             start += _SLICE_CHARS
 
     def add_content(self, content: object) -> None:
-        """Add a string, or a list of blocks of any format."""
         self.add_text(content)
         for entry in as_list(content):
             block = as_dict(entry)

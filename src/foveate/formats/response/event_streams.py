@@ -37,8 +37,7 @@ class StreamEvent(Protocol):
 
 
 class StreamSplitter(Protocol):
-    def feed(self, chunk: bytes) -> Sequence[StreamEvent]:
-        """Return the events that end in `chunk`."""
+    def feed(self, chunk: bytes) -> Sequence[StreamEvent]: ...
 
     def end(self) -> Sequence[StreamEvent]:
         """Return the last event if the stream ended without closing it."""
