@@ -316,7 +316,6 @@ _ITEM_IDENTITY = "checklist item\0"
 
 
 def with_checklist_items(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield each node, and after it the items in its text."""
     for node in nodes:
         yield node
         yield from checklist_items(node)
@@ -496,7 +495,6 @@ class Forest:
         return self.sort_newest_first(0, len(self.modified))
 
     def sort_newest_first(self, first: int, last: int) -> "array[int]":
-        """The nodes from `first` up to `last` in the same order."""
         order = sorted(range(first, last), key=self.modified.__getitem__, reverse=True)
         return array("q", sorted(order, key=self.depth.__getitem__))
 

@@ -245,7 +245,6 @@ def _make_unique(names: Iterable[str]) -> Iterator[str]:
 
 
 def _numbered_names(name: str) -> Iterator[str]:
-    """Yield a name, then the name with 2, 3, … before its suffix or slash."""
     yield name
     end = "/" if name.endswith("/") else PurePath(name).suffix
     for number in count(2):

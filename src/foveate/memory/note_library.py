@@ -215,7 +215,6 @@ def _build_document(path: str, content: FileContent, outline: PublicOutline, own
 
 
 def _index_nodes(before: LibraryState, built_documents: Mapping[str, BuiltDocument]) -> dict[str, Node]:
-    """All nodes by id. Only changed documents are traversed."""
     new = {
         node.id: node
         for path, built in built_documents.items()

@@ -520,7 +520,6 @@ class _MarkdownTokens:
 
 
 def _heading_tags(line: str) -> Iterator[TagText]:
-    """Tags of a heading, and words in it that may be meant as tags."""
     heading = _parse_heading(line)
     yield from (TagText(tag, is_whole=True) for tag in heading.tags)
     yield from map(TagText, heading.classes)
@@ -593,7 +592,6 @@ def _parse_hashtags(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _plain_title(title: str) -> str:
-    """The title with links replaced by their texts."""
     title = title.strip()
     if not ("[" in title or "<" in title) or len(title) > _MAX_LINKED_TITLE_CHARS:
         return title

@@ -368,7 +368,6 @@ def _join_values(properties: _Properties) -> Mapping[str, str]:
 
 
 def _plain_title(title: str) -> str:
-    """The title with links replaced by their texts."""
     title = title.strip()
     if "[[" not in title or len(title) > _MAX_LINKED_TITLE_CHARS:
         return title

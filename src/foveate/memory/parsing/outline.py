@@ -113,7 +113,6 @@ class ParseProblems:
         self._found.append((position, reason))
 
     def to_messages(self) -> tuple[str, ...]:
-        """The first problems by line, and the number of others."""
         messages, line, before = [], 1, 0
         for position, reason in sorted(self._found)[:_MAX_LISTED]:
             text_between = self._text[before:position]
@@ -224,7 +223,6 @@ def _are_tags(word: str) -> bool:
 
 
 def split_state(line: str, states: Container[str]) -> tuple[str, str]:
-    """Split one of `states` from the start of a line."""
     first, *rest = line.split(None, 1) or [""]
     return ("".join(rest), first) if first in states else (line, "")
 

@@ -158,8 +158,6 @@ def _kept_sizes(postings: Postings, is_kept: NDArray[np.bool_], terms: int) -> N
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TermScores:
-    """The distinct texts with a term, and what it adds to their scores."""
-
     idf: float
     """Inverse document frequency."""
     texts: NDArray[np.intp]

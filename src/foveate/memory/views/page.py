@@ -308,7 +308,6 @@ class Page:
         room_tokens: int,
         relevant: Sequence[Passage] | None = None,
     ) -> PageBlock | None:
-        """Cut a text to what fits below the titles of `ancestors` and its opening; None if nothing fits."""
         opening += _LINE_BREAK if body_text else ""
         before = self.meter.join([*_join_blocks(ancestors), _LINE_BREAK, opening] if ancestors else [opening])
         room = AvailableRoom(self.meter, room_tokens, (before, EMPTY_SEGMENT), (before, EMPTY_SEGMENT))
@@ -435,7 +434,6 @@ def _join_lines(*texts: str) -> str:
 
 
 def _limit_passages(ranked: Sequence[Passage], max_chars: int) -> Sequence[Passage]:
-    """As many of the first passages as fit `max_chars`; at least one."""
     ends = list(accumulate(end - start for start, end in ranked))
     return ranked[: bisect_right(ends, max_chars, lo=min(1, len(ends)))]
 
