@@ -202,8 +202,6 @@ class DashboardQueries:
         return await self._database.read(find) if compaction_ids else {}
 
     async def compacted_page(self, compaction_id: str, *, skip: int, limit: int) -> CompactedMessages:
-        """Return `limit` messages that a compaction was the first to replace, after skipping `skip`."""
-
         def find(transaction: Transaction) -> CompactedMessages:
             total, first, _ = transaction.fetch_all(_FIND_SPAN, (compaction_id,))[0]
             start = (first or 0) + skip

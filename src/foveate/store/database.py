@@ -55,8 +55,7 @@ class Transaction(Protocol):
     def enqueue(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Execute a statement whose result is not needed, at the latest with the next one or the commit."""
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute a statement and return the number of affected rows."""
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> int: ...
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int: ...
 
@@ -73,8 +72,7 @@ class Database(Protocol):
     def location(self) -> str:
         """The path or URL of the database, without a password."""
 
-    async def read(self, callback: TransactionCallback[T]) -> T:
-        """Return the result of a callback that only reads."""
+    async def read(self, callback: TransactionCallback[T]) -> T: ...
 
     async def look_up(self, statement: str, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
         """Return the rows of a query that finds a few rows by their key.

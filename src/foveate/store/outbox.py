@@ -353,7 +353,6 @@ def encode_charge(charge: Charge) -> bytes:
 
 
 def encode_discard(call_id: str) -> bytes:
-    """Return the line that discards all earlier lines of a call."""
     return _add_checksum(msgspec.json.encode(to_storable_names(call_id)[0]))
 
 

@@ -247,7 +247,6 @@ class PostgresDatabase:
         return connection
 
     async def _shut_down_threads(self, timeout_seconds: float) -> bool:
-        """Return whether all threads ended within `timeout_seconds`."""
         shutdowns = (
             asyncio.to_thread(threads.shut_down, timeout_seconds) for threads in (self._writers, self._readers)
         )

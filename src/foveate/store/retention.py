@@ -197,7 +197,6 @@ def _delete_expired_rows(transaction: Transaction, *, before: float) -> None:
 
 
 async def delete_old_traces(database: Database, *, before: float, max_traces: int = MAX_TRACES) -> None:
-    """Delete traces before a time, and all but the newest `max_traces`."""
     beyond = await database.read(lambda transaction: transaction.fetch_all(_FIND_BEYOND_TRACES, (max_traces,)))
     limit = max([before, *(nextafter(at, inf) for (at,) in beyond)])
     while await database.write(

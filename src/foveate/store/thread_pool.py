@@ -72,7 +72,6 @@ class DaemonThreadPool:
             task = self._next_task(own_queue)
 
     def _next_task(self, own_queue: "SimpleQueue[_Task | None]") -> "_Task | None":
-        """Wait for a task; None after the shutdown."""
         with self._lock:
             if self._queued:
                 return self._queued.popleft()

@@ -289,7 +289,6 @@ class _LockedAccounts:
     def reserve(
         self, request: ReservationRequest
     ) -> Mapping[str, AccountBalance] | AccountOverLimit | BadOption:
-        """Return the balances of limited accounts with the new reservation, or an error if it does not fit."""
         after = {name: self._balance_with(name, request.amount) for name in request.names}
         for name, (spent, reserved) in after.items():
             if spent + reserved > request.limits.get(name, math.inf):
@@ -354,7 +353,6 @@ def _add_charges(
 
 
 def _remove_reservations(transaction: Transaction, call_ids: Iterable[str]) -> dict[str, _ReservedAmount]:
-    """Delete the reservations of these calls, and return their accounts and amounts."""
     groups = group_placeholders(sorted(call_ids))
     removed = [
         row
@@ -396,7 +394,6 @@ def _record_charged_amounts(
     settlements: Iterable[LedgerSettlement],
     removed_reservations: Mapping[str, _ReservedAmount],
 ) -> None:
-    """Record the reserved amount as charged for calls of unknown price."""
     for settlement in settlements:
         if settlement.spent is None:
             transaction.enqueue(

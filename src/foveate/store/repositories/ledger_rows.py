@@ -77,7 +77,6 @@ def build_condition(
 
 
 def build_sum_query(by: Sequence[GroupBy], where_clause: str) -> str:
-    """Return the query whose rows `to_sum` reads."""
     groups = [_GROUP_COLUMNS[dimension] for dimension in by]
     counts = (
         *("count(*)", "count(picodollars)", "sum(is_partial)", "count(without_picodollars)"),

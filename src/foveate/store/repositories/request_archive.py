@@ -94,7 +94,6 @@ class SqlRequestArchive:
 
 
 def _to_row(request: ArchivedRequest) -> tuple[Any, ...]:
-    """Convert a request to the values of `REQUEST_COLUMNS` and its size."""
     compressed_body = zlib.compress(request.request_body, _COMPRESSION_LEVEL)
     compressed_original = (
         None if request.original_body is None else zlib.compress(request.original_body, _COMPRESSION_LEVEL)

@@ -167,7 +167,6 @@ def add_requests(transaction: Transaction, deltas: Sequence[TotalsDelta]) -> Non
 
 
 def add_charges(transaction: Transaction, charge_rows: Sequence[tuple[Any, ...]]) -> None:
-    """Add charges, given as rows of `ledger_rows.to_ledger_row`."""
     deltas = [_charge_delta(*charge_row) for charge_row in charge_rows]
     enqueue_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows(deltas))
     enqueue_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows(deltas, with_window=False))
@@ -525,7 +524,6 @@ def _format_time(per: TotalsGroup, number: int) -> str:
 
 
 def _join_halves(added: Sequence[int]) -> list[int]:
-    """Join the high and low parts of each sum."""
     counts, high, low = (
         len(COUNT_COLUMNS),
         len(COUNT_COLUMNS) + len(AMOUNT_COLUMNS),

@@ -332,8 +332,6 @@ class SessionTree:
         return [id_ for (id_,) in rows]
 
     async def descendants(self, session_ids: Sequence[str]) -> Mapping[str, DescendantTotals]:
-        """Return the totals of all descendants of each session that has any."""
-
         def find(transaction: Transaction) -> dict[str, DescendantTotals]:
             sums: dict[str, list[int]] = {}
             for placeholders, group in group_placeholders(session_ids):

@@ -168,7 +168,6 @@ class _NewTrace(NamedTuple):
 def _prepare_rows(
     traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]]
 ) -> tuple[dict[str, _NewTrace], list[tuple[str, CacheMiss]]]:
-    """Return traces by id, the first of each, and cache misses sorted by id."""
     new: dict[str, _NewTrace] = {}
     for trace in traces:
         row = to_trace_row(trace)
@@ -208,7 +207,6 @@ def to_totals_delta(trace: Trace, row: tuple[Any, ...]) -> TotalsDelta:
 
 
 def to_trace_row(trace: Trace) -> tuple[Any, ...]:
-    """Convert a trace to the values of `TRACE_COLUMNS`."""
     details = _TraceDetails(
         trace.exact,
         trace.reserved_tokens,
