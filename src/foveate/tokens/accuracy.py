@@ -409,7 +409,6 @@ class UsageBound(msgspec.Struct, frozen=True):
 
     @staticmethod
     def factor_for(form: str, raw: RawCount, used_tokens: int) -> float:
-        """Return the smallest factor with which a bound of this form holds."""
         above = used_tokens - raw.rounded_tokens
         match form:
             case "margin":

@@ -124,7 +124,6 @@ def measure_texts(texts: Sequence[str], counter: SegmentCounter) -> list[Measure
 def _build_measured_text(
     text: str, borders: Sequence[int], counts: Sequence[AdditiveCounts], counter: SegmentCounter
 ) -> MeasuredText:
-    """Build the measured text from the counts of its pieces. Pieces that were too long are counted now."""
     if not text:
         return _EMPTY_TEXT
     approximate_positions: CountedPositions | None = None
@@ -179,7 +178,6 @@ def _find_last_boundary(text: str, safe_boundary: SafeBoundary) -> int:
 def _count_long_pieces(
     text: str, borders: Sequence[int], counts: Sequence[AdditiveCounts], counter: SegmentCounter
 ) -> tuple[Sequence[AdditiveCounts], CountedPositions]:
-    """Count the pieces that are too long, in steps. `counts` has those of the other pieces."""
     steps, step_counts, all_counts = [0], list[AdditiveCounts](), list[AdditiveCounts]()
     for (start, end), count in zip(pairwise(borders), counts, strict=True):
         piece_steps: Sequence[tuple[int, AdditiveCounts]] = [(end - start, count)]

@@ -106,8 +106,6 @@ class EndpointCounter(Protocol):
 
 
 class TokenizeServer(StrEnum):
-    """Servers with a `/tokenize` endpoint."""
-
     LLAMA_CPP = "llama.cpp"
     VLLM = "vLLM"
 

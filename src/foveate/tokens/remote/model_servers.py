@@ -52,8 +52,6 @@ _NO_TEMPLATE_REASON = "it has /tokenize but not /apply-template, which is needed
 
 
 class TokenizeCounter:
-    """Asks the server that runs the model."""
-
     name = "endpoint"
 
     def __init__(

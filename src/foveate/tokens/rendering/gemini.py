@@ -110,7 +110,6 @@ def is_confirmed(schema: object, *, enums: bool) -> bool:
 
 
 def unconfirmed_margin(text: str) -> Rendering:
-    """Margin for a part whose rendering no recording confirms."""
     return Rendering(margin_tokens=2 + estimate_margin_tokens(text), certain=False)
 
 
@@ -396,7 +395,6 @@ def _write_template_schema(schema: object, references: SchemaReferences, depth: 
 
 
 def _write_template_field(key: str, schema: Json, references: SchemaReferences, depth: int) -> str:
-    """Write one key of a schema. Empty if the template omits it."""
     value = schema[key]
     if key in _OMITTED_KEYS or (key in ("description", "properties") and not value):
         return ""
@@ -637,7 +635,6 @@ def _parse_object(raw: bytes) -> Json | None:
 
 
 def _render_or_raw(render: Callable[[], Rendering], raw: bytes) -> Rendering:
-    """Return the rendering, or the raw JSON if it is nested too deeply to be rendered."""
     try:
         return render()
     except RecursionError:

@@ -350,7 +350,6 @@ class BpeTokenizer:
         return _exact_count(counts[0]) if self.exact else length_to_count(self.weigh(counts), exact=False)
 
     def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
-        """Count in steps that end where tokens end."""
         steps = token_steps(self._vocabulary, text, step_chars)
         if steps is None:
             return None
@@ -434,11 +433,9 @@ def _iter_step_borders(engine: TextEncoder, step: str, ids: Sequence[int]) -> It
 class TokenVocabulary(Protocol):
     """The part of a vocabulary that `token_steps` uses."""
 
-    def encode(self, text: str) -> Iterable[Sequence[int]]:
-        """Return the token ids of a text, some thousands at a time."""
+    def encode(self, text: str) -> Iterable[Sequence[int]]: ...
 
-    def token_bytes(self, token_id: int) -> int:
-        """Return the length of a token in bytes of text."""
+    def token_bytes(self, token_id: int) -> int: ...
 
 
 def token_steps(

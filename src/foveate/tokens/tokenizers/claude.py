@@ -220,7 +220,6 @@ class ClaudeTokenizer:
         return length_to_count(self.weigh(counts), exact=False)
 
     def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
-        """Count in steps that end where o200k tokens end."""
         steps = token_steps(self._vocabulary, text, step_chars)
         return None if steps is None else [(end, count_token_classes([ids])) for _, end, ids in steps]
 
