@@ -129,7 +129,6 @@ class CostSum:
         reasoning_tokens: int = 0,
         tier: str = "",
     ) -> bool:
-        """Add a call, and return whether its price is known."""
         rates = self._rates.find(model, provider=provider, at=at, tier=tier)
         if rates is None:
             return False

@@ -51,7 +51,6 @@ class RecordedMessage:
     last_logged_block: int = -1
 
     def history(self) -> "list[RecordedMessage]":
-        """All messages up to this one, in order."""
         return list(self._iterate_backwards())[::-1]
 
     def _iterate_backwards(self) -> "Iterator[RecordedMessage]":
@@ -116,7 +115,6 @@ class Recording:
 
 
 def find_missing_parts(calls: Iterable[RecordedCall]) -> frozenset[MissingPart]:
-    """The parts missing in any of the calls: time, usage, model."""
     missing = set()
     for call in calls:
         if not call.at:

@@ -471,7 +471,6 @@ class _MemberWriter:
         self._skipped.append(name)
 
     def target_path(self, name: str) -> Path | None:
-        """The path to write a member to; None if it is skipped or rejected."""
         plain = name.replace("\\", "/")
         parts = PurePosixPath(plain).parts
         if plain.startswith("/") or _DRIVE.match(plain) or ".." in parts or "\0" in plain:

@@ -158,7 +158,6 @@ class ReplayReport:
 
     @property
     def check(self) -> CostCheck | None:
-        """The cost check of all sessions with a recorded cost; None if there is none."""
         return sum_checks(self.sessions)
 
     @property

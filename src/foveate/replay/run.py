@@ -402,7 +402,6 @@ class _PolicyTotals:
         )
 
     def make_outcome(self, other_dollars: Decimal) -> Outcome:
-        """The outcome, with `other_dollars` in addition to the cost of tokens."""
         uncached, read, written_5m, written_1h, output = self._usage
         calls, compactions = self._costs.dollars, self._compaction_costs.dollars
         is_known = calls is not None and compactions is not None
@@ -567,7 +566,6 @@ def _start_batches(
     work: Callable[[SessionFiles], ResultT],
     submit: _Submit | None,
 ) -> list[Callable[[], ResultT]]:
-    """Functions that wait for each session, in order."""
     if submit is None:
         return [partial(work, session) for session in sessions]
     waiting: dict[int, Callable[[], ResultT]] = {}

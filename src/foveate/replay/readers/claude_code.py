@@ -400,7 +400,6 @@ class LogTree:
             response.sent_at, response.turns = point.sent_at, point.turns
 
     def _point_at(self, line: LoggedLine) -> _ConversationPoint | None:
-        """The conversation up to `line`; None if there is nothing before it."""
         pending: list[LoggedLine] = []
         current: LoggedLine | None = line
         pending_ids: set[str] = set()
@@ -427,7 +426,6 @@ class LogTree:
         return self._add_preserved(self._point_at(above), line) if above is not None else None
 
     def _add_preserved(self, point: _ConversationPoint | None, line: LoggedLine) -> _ConversationPoint | None:
-        """The conversation before `line`, with the lines that a compaction preserved, if it follows one."""
         preserved = self._preserved.get(line.parent)
         if preserved is None or line.uuid == preserved.head:
             return point
@@ -438,7 +436,6 @@ class LogTree:
         return point
 
     def _preserved_lines(self, preserved: PreservedSegment) -> list[LoggedLine]:
-        """The lines that a compaction preserved, in order; empty if the log does not contain them."""
         if preserved.uuids:
             return [line for name in preserved.uuids if (line := self._by_id.get(name)) is not None]
         path: dict[LoggedLine, None] = {}
@@ -588,7 +585,6 @@ def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]
 
 
 def _make_call(response: LoggedResponse, model: str | None) -> RecordedCall | None:
-    """The call of a response; None if no model was called."""
     first, last = response.lines[0], response.lines[-1]
     if first.model == _SYNTHETIC_MODEL:
         return None

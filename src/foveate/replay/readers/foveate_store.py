@@ -45,7 +45,6 @@ def read_store(url: str, model: str | None = None) -> Iterator[Recording]:
 
 
 def _read_requests(session: StoredSession, model: str | None) -> list[Recording]:
-    """The archived requests of a session that succeeded, each with its usage."""
     usage_by_call = {entry.call.id: entry.usage for entry in session.charges}
     conversations = LoggedConversations(RecordingSource.STORE, session.id)
     for request in session.requests:

@@ -161,7 +161,6 @@ def _response_parts(message: _Record) -> list[Any]:
 
 
 def _tool_results(message: _Record) -> tuple[list[Any], float]:
-    """Results of the tools, and the time of the last one."""
     tool_calls = [as_dict(call) for call in as_list(message.get("toolCalls"))]
     done_at = max((parse_time(call.get("timestamp")) for call in tool_calls), default=0.0)
     return [part for call in tool_calls for part in _content_parts(call.get("result"))], done_at

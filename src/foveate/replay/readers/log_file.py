@@ -52,7 +52,6 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """The file's name without suffixes."""
         return strip_suffixes(self.path)
 
     def report_unreadable(self, line: int, reason: str) -> None:

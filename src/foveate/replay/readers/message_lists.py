@@ -70,8 +70,6 @@ def read_message_lists(file: LogFile, model: str | None = None) -> list[Recordin
 
 @dataclass(slots=True)
 class _ListConversation:
-    """A conversation: its first list, and each response with the last message before it."""
-
     first_list: _MessageList
     format: Format
     calls: list[tuple[RecordedMessage, bytes]] = field(default_factory=list)

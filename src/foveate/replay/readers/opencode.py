@@ -258,7 +258,6 @@ class _OpencodeSession:
 
 
 def _split_responses(parts: list[_Record]) -> Iterator[tuple[list[_Record], _Record]]:
-    """Split the parts of a message into responses, each with the part that ends it."""
     pending: list[_Record] = []
     for part in parts:
         if part.get("type") == "step-finish":

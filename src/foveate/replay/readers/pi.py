@@ -212,7 +212,6 @@ class _PiSession:
         message: Mapping[str, Any],
         blocks: list[dict[str, Any]],
     ) -> None:
-        """Add the call of a response, unless nothing was read or written."""
         usage = _make_usage(as_dict(message.get("usage")))
         if usage is not None and not usage.cache.input_tokens and not usage.output_tokens:
             return

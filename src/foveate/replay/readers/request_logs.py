@@ -178,7 +178,6 @@ def _is_messages(fields: Fields, name: str) -> bool:
 
 
 def _read_object(raw: msgspec.Raw) -> Fields:
-    """An object, possibly written as a string."""
     if bytes(memoryview(raw)[:1]) == b'"':
         return read_fields(as_text(parse_json(raw)).encode("utf-8", "replace"))
     return read_fields(raw)
@@ -412,7 +411,6 @@ def _list_rows(document: bytes) -> Iterator[Fields]:
 
 
 def _read_row(fields: Fields, model: str | None) -> LoggedRequest | None:
-    """The call in a row; None if it generates no text, is not a model call, or failed."""
     if read_text(fields, "type").upper() in _NON_CALL_TYPES and fields.keys() & {"traceId", "trace_id"}:
         return None
     row = parse_row(fields)
@@ -438,7 +436,6 @@ def _has_failed(fields: Fields) -> bool:
 
 
 def _response_time(fields: Fields) -> float:
-    """The time in the response itself, if the row has none."""
     for name in _RESPONSE_BODY_FIELDS:
         response = read_fields(fields[name]) if name in fields else {}
         for inner in (response, read_fields(response.get("body", b""))):

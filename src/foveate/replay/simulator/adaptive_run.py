@@ -42,8 +42,6 @@ from foveate.replay.simulator.reconstruct import ReconstructedCall, recorded_bre
 
 
 class SimulatedKeepAlive(NamedTuple):
-    """A keep-alive request: the call that it repeats, and its usage."""
-
     call: ReconstructedCall
     usage: CacheUsage
 
@@ -179,7 +177,6 @@ class AdaptiveRun:
         return other
 
     def finish(self) -> Sequence[SimulatedKeepAlive]:
-        """End the session, and return all keep-alive requests that were sent in it."""
         self.send_keep_alives(until=math.inf)
         return self._keep_alives.sent if self._keep_alives is not None else ()
 

@@ -60,7 +60,6 @@ class SimulatedCall(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The size of its context."""
         return self.usage.input_tokens
 
 
@@ -153,7 +152,6 @@ class EditingMoment:
         return self.window_tokens is not None and self.call.input_tokens > self.window_tokens
 
     def longest_entry(self) -> CacheEntry | None:
-        """The readable cache entry with the longest prefix of the request."""
         return find_longest_entry(self.call, self.cache, self.at)
 
     def results(self) -> list[SentResult]:
@@ -206,7 +204,6 @@ def decide_by_threshold(moment: EditingMoment, threshold_tokens: int) -> History
 
 
 def context_window_tokens(model: str, window_tokens: int | None) -> int | None:
-    """The context window of a call: `window_tokens` if given, else the model's; None if unknown."""
     if window_tokens is not None:
         return window_tokens
     window = find_context_window(model)
@@ -318,8 +315,6 @@ class _Conversation:
 
 
 class _SentCall(NamedTuple):
-    """A call with all edits, and its `history` before compaction."""
-
     unedited: ReconstructedCall
     call: ReconstructedCall
     history: HistoryNode

@@ -55,7 +55,6 @@ class SimulatedCompaction:
     _reattached: dict[int, tuple[HistoryNode, HistoryNode]] = field(default_factory=dict)
 
     def apply(self, last_node: HistoryNode) -> HistoryNode | None:
-        """`last_node` after the summary; None if the compacted head is not part of its history."""
         ancestor = last_node.ancestor_at(self.last_compacted.depth)
         if ancestor is None or ancestor is last_node or ancestor.message is not self.last_compacted.message:
             return None
@@ -263,7 +262,6 @@ class ResultTruncation:
         self._truncated: dict[tuple[int, int], tuple[HistoryNode, HistoryNode]] = {}
 
     def apply(self, call: ReconstructedCall, window_tokens: int | None) -> ReconstructedCall:
-        """The call with truncated results; itself if none is too long, or the window is unknown."""
         if window_tokens is None:
             return call
         limit = result_limit_tokens(window_tokens, self._max_pct)

@@ -140,7 +140,6 @@ class SizedMessage(msgspec.Struct, frozen=True, eq=False):
         return role == "user" and any(block.kind not in TOOL_RESULT_KINDS for block in self.blocks)
 
     def without_thinking(self) -> "SizedMessage":
-        """The message without thinking blocks; unchanged if it has no other."""
         remaining = [block for block in self.blocks if block.kind not in THINKING_KINDS]
         return self if not remaining or len(remaining) == len(self.blocks) else _combine_blocks(remaining)
 

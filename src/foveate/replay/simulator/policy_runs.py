@@ -112,8 +112,7 @@ class _UncachedRun(_WithoutSummaries):
 
 
 class _ChooseBreakpoints(Protocol):
-    def __call__(self, sent_call: ReconstructedCall, prompt: CachedPrompt, /) -> dict[int, Ttl]:
-        """The breakpoints of a prompt, by piece."""
+    def __call__(self, sent_call: ReconstructedCall, prompt: CachedPrompt, /) -> dict[int, Ttl]: ...
 
 
 class _SharedPrompts:

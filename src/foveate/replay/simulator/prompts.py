@@ -106,7 +106,6 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return above if above.end_tokens - tokens < tokens - below.end_tokens else below
 
     def unseen_keys(self, preamble: "SimulatedPreamble", seen: Collection[bytes]) -> list[bytes]:
-        """The keys of the nodes after `preamble` that are not in `seen`."""
         keys = []
         node: HistoryNode | None = self
         while node is not None and (key := preamble.key + node.key) not in seen:
@@ -115,7 +114,6 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return keys
 
     def path(self, after: "HistoryNode | None" = None) -> "list[HistoryNode]":
-        """The nodes from the one after `after` up to this one, in order."""
         nodes = []
         node: HistoryNode | None = self
         while node is not None and node is not after:

@@ -133,7 +133,6 @@ class ConversationState:
         self.record_change(after_tokens=0)
 
     def find_or_add_end(self, tokens: int, tolerance_tokens: int) -> int:
-        """The end nearest to this many tokens; add one if none is within the tolerance."""
         ends = self._recorded_ends() if self._recorded_pieces else self.ends
         near = [end for end in ends if abs(end - tokens) <= tolerance_tokens]
         if near or self._recorded_pieces:
@@ -234,7 +233,6 @@ class ExternalEntry:
 
     @property
     def nodes(self) -> tuple[HistoryNode, ...]:
-        """The message at which it ends, if it is one."""
         return (self.node,) if self.node is not None else ()
 
 
@@ -510,7 +508,6 @@ def _place_messages(
     sizer: MessageSizer,
     rules: CacheRules,
 ) -> HistoryNode:
-    """Append the new messages of a call to its history, and return the last one."""
     first = new[0] if new else call.last_message
     previous = conversation.nodes.get(id(first.previous)) if new and first.previous is not None else None
     if not new:

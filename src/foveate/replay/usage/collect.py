@@ -61,7 +61,6 @@ class UsageCache:
         self._is_changed = True
 
     def remove_missing(self, folders: Iterable[Path], logs: Iterable[str]) -> None:
-        """Remove what is in one of the folders, but not among the logs."""
         prefixes = tuple(f"{folder}/" for folder in folders)
         for log in self._logs.keys() - set(logs):
             if log.startswith(prefixes):

@@ -246,7 +246,6 @@ class UsageSum:
 
     @property
     def models(self) -> list[str]:
-        """The models, those with the most tokens first."""
         return sorted(self.tokens_by_model, key=lambda model: -self.tokens_by_model[model])
 
 
