@@ -44,7 +44,6 @@ def find_model(api_format: Format, name: str) -> SandboxModel | None:
 
 
 def list_model_names(api_format: Format) -> tuple[str, ...]:
-    """Return the models that the provider of a format lists, newest first."""
     return tuple(_provider_table(api_format)["listed"])
 
 

@@ -132,7 +132,6 @@ class Account:
         self.response_count = 0
 
     def serve(self, prompt: CachedPrompt, rules: CacheRules, *, at: float, answers_at: float) -> CacheUsage:
-        """Return the cache usage of a prompt, and add the prompt to the cache."""
         served = self._cache.serve(prompt, rules, at=at, response_at=answers_at)
         self._cache = served.cache
         self.response_count += 1
@@ -284,7 +283,6 @@ class Sandbox:
         model: str = "",
         azure: AzureRoute | None = None,
     ) -> AcceptedRequest | ErrorResponse:
-        """Validate and count a request; `model` is the one that the path names."""
         body = decode_body(api_format, http_request.body)
         if isinstance(body, ErrorResponse):
             return body
@@ -464,7 +462,6 @@ def _response_spec(accepted: AcceptedRequest) -> ResponseSpec:
 
 
 def _deployed_model(name: str) -> str:
-    """Return the model of an Azure deployment: the one of that name, or a default."""
     return name if find_model(Format.CHAT, name) is not None else _DEFAULT_CHAT_MODEL
 
 

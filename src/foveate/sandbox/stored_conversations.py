@@ -66,7 +66,6 @@ class StoredResponses:
 def resolve_references(
     body: dict[str, Any], responses: StoredResponses, owner: bytes
 ) -> dict[str, Any] | ErrorResponse:
-    """Return a request with the conversation that it continues and the items that it refers to."""
     if body.get("conversation") is not None:
         return make_status_error(
             Format.RESPONSES, 404, "The sandbox does not store conversations: send `input`"

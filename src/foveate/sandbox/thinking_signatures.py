@@ -73,7 +73,6 @@ def sign_thinking(model: str, prefix: bytes, text: str) -> str:
 
 
 def parse_signature(encoded: str) -> ThinkingSignature | None:
-    """Parse a signature; None if the sandbox did not create it."""
     try:
         data = base64.b64decode(encoded, validate=True)
         mac, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]

@@ -712,7 +712,6 @@ def _render_block(
 
 
 def _split_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return an empty block, and the deltas that fill it."""
     match block["type"]:
         case "thinking":
             deltas = [
