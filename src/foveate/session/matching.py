@@ -96,7 +96,6 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def continues(self, session: Session) -> bool:
-        """Return whether it contains all messages of a session, and more."""
         at = session.messages
         return not self.is_partial and 0 < at < len(self.chain) and self.chain.hashes[at - 1] == session.tip
 

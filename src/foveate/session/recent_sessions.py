@@ -46,8 +46,6 @@ class Broadcast(Protocol):
 
 
 class _Begin(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The record of a request that begins: its session, with the request included."""
-
     session: Session
 
 
@@ -134,7 +132,6 @@ class RecentSessions:
         return self._sessions.get(session_id)
 
     def newer_state(self, other: Session) -> Session:
-        """Return a session as it is remembered, or its `other` state if that is newer."""
         known = self._sessions.get(other.id) or other
         # If the clocks of two hosts differ, a later state may have the same time.
         return max(known, other, key=lambda state: (state.seen_at, state.messages))

@@ -152,8 +152,7 @@ class RequestArchive(Protocol):
 
     async def find_by_session(
         self, session_id: str, *, limit: int = 2, before: float | None = None
-    ) -> Sequence[ArchivedRequest]:
-        """Return the latest requests of a session, newest first; with `before`, those before that time."""
+    ) -> Sequence[ArchivedRequest]: ...
 
 
 RECENT_SECONDS = 8 * 86_400.0
