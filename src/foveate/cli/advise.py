@@ -488,7 +488,7 @@ class AdviceFormatter:
         yield from self._rejected_lines(simulation)
 
     def _rejected_lines(self, simulation: "Simulation") -> Iterator[str]:
-        """Losses are shown, too."""
+        """Include settings that would have cost more."""
         mechanisms = {result.candidate.mechanism for result in simulation.chosen}
         others = [
             result

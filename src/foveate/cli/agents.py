@@ -116,7 +116,6 @@ def _agent_object(found: "InstalledAgent", seen: Mapping[str, float]) -> dict[st
 
 
 async def _read_last_seen(store: "Store") -> dict[str, float]:
-    """Return the time of the latest request of each agent."""
     from foveate.agents.catalog import AGENTS
 
     seen: dict[str, float] = {}

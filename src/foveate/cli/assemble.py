@@ -323,7 +323,6 @@ class _PromptChart:
         yield from format_table(_SECTION_COLUMNS, rows, self._display)
 
     def _bar_cells(self, names: Sequence[str], *other_columns: Sequence[str]) -> int:
-        """Return the width of the bars, which take what the other columns leave."""
         from rich.cells import cell_len
 
         if not self._display.is_terminal:
@@ -372,7 +371,7 @@ class _PromptChart:
         return format_tokens(tokens, self._exact or not tokens)  # zero is exact even in an estimate
 
     def _wrap(self, text: Styled, *, indent: int = 0) -> list[str]:
-        """Wrap a text on a terminal. Words that are too long are broken."""
+        """Break words that are too long."""
         return format_table((Column(fit=Fit.WRAP),), [[text]], self._display, indent=indent)
 
 

@@ -471,7 +471,6 @@ class ReplayFormatter:
         yield from format_table(_OUTCOME_COLUMNS, rows, self._display)
 
     def _edit_lines(self, outcomes: "Mapping[Policy, Outcome]", policies: "Sequence[Policy]") -> Iterator[str]:
-        """What edits were expected to save, and what they saved."""
         for policy in policies:
             edits = [edit for edit in outcomes[policy].edits if edit.decision is not None]
             if not edits:

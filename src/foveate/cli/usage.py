@@ -259,7 +259,6 @@ def _file_stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _read_ledger(store: str | None, start: float | None, end: float | None) -> "list[UsageRecord]":
-    """Read the calls in the ledger; none if there is no store."""
     url = find_store_url(store) or os.environ.get("FOVEATE_STORE") or str(_default_store())
     if store is None and "postgres" not in url and not Path(url.removeprefix(_SQLITE_PREFIX)).exists():
         return []  # without importing the database driver
@@ -286,7 +285,6 @@ def _default_store() -> Path:
 
 
 def _print_unreadable(collected: "CollectedUsage") -> None:
-    """Say how much was left out, in one line."""
     parts = []
     if logs := collected.unreadable_logs:
         more = f" and {len(logs) - 1:,} more" if len(logs) > 1 else ""
@@ -298,7 +296,6 @@ def _print_unreadable(collected: "CollectedUsage") -> None:
 
 
 def _print_places(places: "Sequence[LogPlace]", *, is_limited: bool) -> None:
-    """Say that there is nothing, and where it was looked for."""
     condition = " match" if is_limited else ""
     if not places:
         from foveate.replay.local_logs import list_log_places
@@ -394,7 +391,6 @@ def _format_time(at: float, zone: tzinfo | None, precision: str = "minutes") -> 
 
 
 def report_lines(report: "UsageReport", zone: tzinfo | None, now: float, display: Display) -> list[str]:
-    """Format a title, and a table with a row for each group and a total."""
     if not report.rows:
         return []
     columns = [*_name_columns(report, zone, now, display), *_number_columns(report, display)]
@@ -411,7 +407,6 @@ def report_lines(report: "UsageReport", zone: tzinfo | None, now: float, display
 def _name_columns(
     report: "UsageReport", zone: tzinfo | None, now: float, display: Display
 ) -> Iterator[tuple[Column, list[Cell]]]:
-    """Yield the columns that name the rows, each with a cell for every row and the total."""
     from foveate.replay.usage.report import ReportKind
 
     rows = report.rows

@@ -124,7 +124,6 @@ class AnswerWriter:
 
     @asynccontextmanager
     async def keep_refreshed(self) -> AsyncIterator[None]:
-        """Refresh regularly until the end of the block."""
         task = asyncio.create_task(self._refresh_forever())
         try:
             yield

@@ -254,5 +254,4 @@ def answer_object(answer: ChatAnswer, conversation: ChatConversation) -> dict[st
 
 
 def _to_json(amount: Decimal | None) -> str | None:
-    """Format dollars for JSON without loss; None if unknown."""
     return None if amount is None else f"{amount:f}"

@@ -366,7 +366,6 @@ def cost_lines(totals: CallTotals, answer_totals: CallTotals) -> list[str]:
 
 
 def summary_lines(message_count: int, totals: CallTotals) -> list[str]:
-    """Summarize a whole chat. All dollars have the same precision."""
     if not totals.calls:
         return ["No calls were made."]
     cost, saved = format_dollar_column([totals.dollars, totals.saved_dollars])

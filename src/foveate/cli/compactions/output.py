@@ -151,7 +151,6 @@ class CompactionFormatter:
         self._ellipsis = "…" if display.can_show("…") else ".."
 
     def list_lines(self, compactions: Sequence[Compaction]) -> Iterator[str]:
-        """Format a table with a row for each compaction, and the reason below its row if there is one."""
         if not compactions:
             return
         heading, *rows = format_table(_COLUMNS, self._rows(compactions), self._display)

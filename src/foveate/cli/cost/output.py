@@ -305,7 +305,6 @@ def _name_columns(
 
 
 def _number_columns(report: CostReport, *, worst_case: bool) -> Iterator[tuple[Column, list[str]]]:
-    """Yield the columns of numbers, each with a cell for every row and the total."""
     rows = [*report.rows, report.total]
 
     def count_column(heading: str, counts: list[int], drop: int | None = None) -> tuple[Column, list[str]]:
@@ -340,7 +339,6 @@ def _number_columns(report: CostReport, *, worst_case: bool) -> Iterator[tuple[C
 
 
 def cap_lines(caps: Sequence[CapStatus], display: Display) -> list[str]:
-    """Format a table with a row for each use of a cap."""
     if not caps:
         return []
     ids = shorten_ids([use.session_id or "" for status in caps for use in status.uses])

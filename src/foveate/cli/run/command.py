@@ -314,7 +314,6 @@ def _to_text(amount: Decimal | None) -> str | None:
 
 
 def summary_lines(summary: "RunSummary", *, agent: str, advice: str, display: Display) -> Iterator[str]:
-    """Describe a run in a few lines."""
     heading = style_text(f"Foveate: {agent}", "bold", display)
     if not summary.calls:
         failed = summary.failed_requests

@@ -219,7 +219,6 @@ def style_text(text: str, style: str, display: Display) -> str:
 
 
 def join_styled(parts: Sequence[Styled], display: Display) -> str:
-    """Join texts of several styles, such as the parts of a bar, to one line."""
     from rich.color import ColorSystem
     from rich.style import Style
 
