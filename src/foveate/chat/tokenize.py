@@ -44,7 +44,6 @@ async def tokenize(text: str, model: str, target: ModelTarget, options: CounterO
 
 
 async def _tokenize_by_server(text: str, model: str, upstream: Upstream) -> TokenizedText | None:
-    """Tokenize with the server's own tokenizer; None if it does not respond."""
     headers = {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}
     body = to_json({"content": text, "with_pieces": True})
     async with JsonClient(timeout_seconds=_TIMEOUT_SECONDS) as client:
