@@ -67,7 +67,6 @@ class Chart:
 
     @property
     def values(self) -> list[float | None]:
-        """The values of all series."""
         return [value for item in self.series for value in item.values]
 
     @property

@@ -252,7 +252,6 @@ class CapUsageRow:
 
     @property
     def share(self) -> float:
-        """The used share, for a bar."""
         if self.use is None or not self.limit:
             return 0.0
         return float(min(Decimal(1), 1 - max(Decimal(0), self.use.remaining) / self.limit))

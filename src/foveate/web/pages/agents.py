@@ -180,7 +180,6 @@ class SectionRuleRow:
 def list_features(
     options: AgentOptions, agent_settings: AgentSettings | None, settings: Settings
 ) -> list[AgentFeature]:
-    """List all features of an agent; `agent_settings` are its own settings."""
     return [
         *_list_cache_features(options, agent_settings),
         *_list_compaction_features(options, agent_settings),
@@ -410,8 +409,6 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentModel:
-    """A model that an agent used: its context window, the source of that, and the spending."""
-
     name: str
     window_tokens: int | None
     window_source: str

@@ -176,7 +176,6 @@ async def _load_outline(
 
 
 async def _last_model(data: GatewayData, agent: str) -> str:
-    """Return the model that the agent used last; empty if it is unknown."""
     try:
         sessions = await data.store.totals.list_sessions(limit=1, agent=agent)
     except StoreUnavailable:

@@ -264,7 +264,6 @@ class _OverviewSpending:
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """Load the overview of a time range, for all agents or one."""
     now, store = data.clock(), data.store
     time_range = resolve_time_range(page_request.choice("span", WEEK, TIME_RANGES), now)
     viewer = page_request.viewer
@@ -425,7 +424,6 @@ class HealthProblem:
 
 
 def list_health_problems(health: Mapping[str, Any]) -> list[HealthProblem]:
-    """List all problems that `/health` reports."""
     return list(_find_health_problems(health))
 
 
@@ -486,7 +484,6 @@ class Latency:
 
 
 def summarize_added_latency(samples: Iterable[Sample]) -> Latency | None:
-    """Return the latency that the engine adds to requests; None without requests."""
     numbers = next((sample.values for sample in samples if sample.name == definitions.ADDED_SECONDS.name), None)
     return None if numbers is None else _summarize_histogram("", numbers, definitions.ADDED_SECONDS.buckets)
 

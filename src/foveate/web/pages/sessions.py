@@ -253,7 +253,6 @@ def list_required_requests(points: Sequence[WindowSample]) -> list[str]:
 def describe_current_window(
     points: Sequence[WindowSample], fillings: Mapping[str, WindowContents]
 ) -> CurrentWindow | None:
-    """Describe the window of the last request; None if it is unknown."""
     last = points[-1] if points else None
     filling = fillings.get(last.id) if last is not None else None
     if last is None or last.tokens is None or filling is None:
