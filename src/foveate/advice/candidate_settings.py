@@ -89,7 +89,7 @@ def apply_changes(settings: Settings, changes: Iterable[tuple[SettingPath, Setti
 
 
 def gateway_options(settings: Settings, changes: Mapping[SettingPath, SettingValue]) -> AgentOptions:
-    """What the gateway does with these settings, for agents without settings of their own."""
+    """Options of agents without settings of their own."""
     return options_by_agent(apply_changes(settings, changes.items()))("")
 
 
@@ -98,7 +98,6 @@ def merge_changes(candidates: Sequence[Candidate]) -> dict[SettingPath, SettingV
 
 
 def to_yaml(changes: Mapping[SettingPath, SettingValue]) -> str:
-    """The changes as a fragment of `foveate.yaml`."""
     lines: list[str] = []
     previous: SettingPath = ()
     for path, value in sorted(changes.items(), key=lambda change: change[0][:-1]):
@@ -113,7 +112,7 @@ def to_yaml(changes: Mapping[SettingPath, SettingValue]) -> str:
 
 
 def to_inline_yaml(changes: Mapping[SettingPath, SettingValue]) -> str:
-    """The same on one line, for reading."""
+    """The changes on one line, for reading."""
     sections: dict[str, Any] = {}
     for path, value in changes.items():
         section = sections
@@ -259,7 +258,7 @@ class CombinationResult:
 def compare_candidates(
     candidates: Sequence[Candidate], costs: Mapping[str, SimulatedCost | None]
 ) -> list[CandidateResult]:
-    """What each candidate saves, the best first. Those with an unknown price come last."""
+    """Sort results by saving, the best first and those with an unknown price last."""
     results = [
         CandidateResult(
             candidate=candidate,

@@ -270,7 +270,6 @@ class _History:
                 weights.differences.append(0.0)
 
     def charge(self, column: str, start: float, end: float, rate: float, *, old_before: int) -> None:
-        """Charge the tokens from `start` to `end` at this rate."""
         self._add_range(self._weights[column], start, end, rate)
         if column == "read":
             old = bisect_right(self._first_requests, old_before)

@@ -55,7 +55,6 @@ def _as_mapping(data: object) -> dict[str, Any]:
 
 
 def _nest(changes: Mapping[SettingPath, SettingValue], data: dict[str, Any]) -> dict[str, Any]:
-    """The data of a configuration with these changes."""
     for path, value in changes.items():
         section = data
         for key in path[:-1]:

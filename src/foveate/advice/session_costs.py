@@ -66,7 +66,6 @@ class RecordingCharges:
 
 
 def charge_recording(recording: Recording, book: PriceBook, period: Period) -> RecordingCharges:
-    """Price the calls of a recording in this period."""
     recent = prepare_recording(recording, book, period)
     usages = [call.usage for call in recent.calls]
     if None in usages:
