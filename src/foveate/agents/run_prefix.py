@@ -48,5 +48,4 @@ def make_request_id(random_bits: int, run: str = "") -> str:
 
 
 def request_id_prefix(run: str) -> str:
-    """Return the start of the ids of all requests of a run."""
     return f"req_{run}"
