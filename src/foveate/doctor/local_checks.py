@@ -221,7 +221,6 @@ def _check_notes(agent: str, kind: str, paths: Sequence[Path]) -> Finding:
 
 
 def _file_system_type(folder: Path) -> str:
-    """Return the type of a folder's file system; empty if unknown."""
     try:
         mounts = [
             line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
