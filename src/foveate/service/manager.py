@@ -27,8 +27,6 @@ _MAX_HEALTH_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
-    """What a service manager knows about the process of a service."""
-
     is_running: bool
     description: str
     since: float | None = None
@@ -53,8 +51,7 @@ class ServiceManager(Protocol):
     def render(self, plan: ServicePlan) -> bytes:
         """Return the content of the file that declares a service."""
 
-    def read_config(self) -> Path | None:
-        """Return the configuration file of the installed service."""
+    def read_config(self) -> Path | None: ...
 
     def start(self) -> None:
         """Start the service from its file, now and at every login. A running one is restarted.

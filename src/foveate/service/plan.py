@@ -45,7 +45,7 @@ class ServicePlan:
 
     @property
     def stop_seconds(self) -> int:
-        """How long a gateway that stops may take, so that running requests can finish."""
+        """Time for running requests to finish when the gateway stops."""
         return int(self.settings.server.grace_seconds) + _STOP_RESERVE_SECONDS
 
 
