@@ -7,7 +7,7 @@ be carried that still gives the old value. What remains of such a statement is k
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 from foveate.compaction.facts.amendments import OMITTED, find_unit_end
 from foveate.compaction.facts.language import language
@@ -15,7 +15,7 @@ from foveate.compaction.facts.statements import Statement, find_statement_subjec
 from foveate.compaction.facts.subjects import ValueType
 from foveate.compaction.facts.texts import Speaker
 from foveate.compaction.facts.value_updates import is_same_kind
-from foveate.compaction.facts.values import Mention, find_mentions, split_parts
+from foveate.compaction.facts.values import ORDINAL, Mention, find_mentions, split_parts
 
 # Values of these types rarely mean two things in one conversation.
 _DISTINCTIVE = frozenset((ValueType.NAME, ValueType.CODE, ValueType.PATH, ValueType.TIME, ValueType.ADDRESS))
@@ -70,7 +70,7 @@ class OutdatedValues:
             newer: list[int] = []
             outdated: list[Mention] = []
             for mention in find_mentions(statement.text).mentions:
-                for known in self._by_value.get(mention.normal, ()):
+                for known in chain.from_iterable(self._by_value.get(key, ()) for key in _find_keys(mention)):
                     # "In Python, not Java" is a wish, unless it was Java before.
                     if (
                         statement.message_index <= statements[known.replaced_by].message_index
@@ -103,9 +103,20 @@ class OutdatedValues:
                     ]
 
 
+def _find_keys(mention: Mention) -> list[str]:
+    """How people give a value: "6 October" is also "the 6th"."""
+    day = _DAY.search(mention.normal) if mention.value_type is ValueType.DATE else None
+    return [mention.normal, *(f"{int(day[1])}{suffix}" for suffix in _ORDINAL_SUFFIXES if day)]
+
+
+_DAY = re.compile(r"(?<![\d-])(\d{1,2})(?![\d-])")
+_ORDINAL_SUFFIXES = ("st", "nd", "rd", "th")
+
+
 def _is_same(statement: Statement, mention: Mention, outdated: _Outdated) -> bool:
     """Return whether a value is the outdated one, and not the same number of something else."""
-    if not is_same_kind(mention, outdated.mention):
+    is_day = mention.value_type is ValueType.DATE and ORDINAL.fullmatch(outdated.mention.value) is not None
+    if not (is_day or is_same_kind(mention, outdated.mention)):
         return False
     is_clear = outdated.is_rejected and mention.value_type in (ValueType.DATE, ValueType.MONEY)
     return (

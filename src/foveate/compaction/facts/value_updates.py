@@ -234,7 +234,9 @@ def _link(view: _View, old: Mention, stems: frozenset[str]) -> float:
     """How much the words around two values have in common."""
     near = _count_shared(view.mention.near, old.near)
     far = _count_shared(view.context, old.near)
-    if not near and (view.mention.near or not far):
+    # "They moved the deadline, in my favour: 15 January."
+    is_bare_part = view.has_cue and old.value_type in _NAMED_TYPES and not _near_in_part(view.mention)
+    if not near and not (far and (is_bare_part or not view.mention.near)):
         # "Zen installs it on 2 July." "Rang Zen, a very nice man, it's 9 July now."
         is_amount = (
             _AMOUNT.fullmatch(view.mention.value) is not None and _AMOUNT.fullmatch(old.value) is not None

@@ -50,23 +50,22 @@ _MIN_TOKENS = 4
 
 # How much each thing counts that a clause says, if the other side repeats it, and if not: what nobody repeats
 # is mostly told by the way. Fitted on conversations of everyday domains.
-_CODE_WEIGHTS = 4.0, 1.6
+_CODE_WEIGHTS = 3.0, 2.0
 _VALUE_WEIGHTS = {
-    ValueType.DATE: (3.2, 1.5),
+    ValueType.DATE: (2.4, 1.5),
     ValueType.TIME: (2.7, 1.1),
     ValueType.CODE: _CODE_WEIGHTS,
     ValueType.PATH: _CODE_WEIGHTS,
     ValueType.ADDRESS: _CODE_WEIGHTS,
     ValueType.MONEY: (1.8, 0.7),
-    ValueType.NUMBER: (2.0, 0.25),
+    ValueType.NUMBER: (2.0, 0.4),
     ValueType.NAME: (1.6, 0.1),
 }
 _WORD_WEIGHTS = 0.9, 0.06
 _RULE_WEIGHTS = 1.4, 0.5
 _LABEL_WEIGHT = 3.4
 _TASK_WEIGHT = 0.3
-_CHANGE_WEIGHT = 0.3
-_CHANGED_VALUE_FACTOR = 1.3
+_CHANGE_WEIGHT = 0.6
 _SMALL_TALK_FACTOR = 0.5
 # A value without a word of its own, and the same value with other words, perhaps of something else.
 _ALONE_FACTOR, _ELSEWHERE_FACTOR = 0.1, 0.4
@@ -222,9 +221,7 @@ def _find_items(statement: Statement, start: int, end: int, other: "_Wording") -
         for word in split_words(text.lower())
         if len(word) > 1 and word not in values and word not in language().function_words
     )
-    value_factor = _CHANGED_VALUE_FACTOR if is_change else 1.0
-    if not words and len(mentions) == 1:
-        value_factor *= _ALONE_FACTOR
+    value_factor = _ALONE_FACTOR if not words and len(mentions) == 1 else 1.0
     for mention in mentions:
         weights = _VALUE_WEIGHTS[mention.value_type]
         if mention.value_type is ValueType.NAME:
@@ -375,4 +372,13 @@ class _Sides:
 def find_asking_clause(sentence: str) -> str:
     """The clause of a sentence that asks for something."""
     clauses = (_trim(sentence[start:end]) for start, end in _clause_ranges(sentence))
-    return next(filter(is_request, clauses), "")
+    return next((clause for clause in clauses if is_request(clause) and _says_what(clause)), "")
+
+
+def _says_what(clause: str) -> bool:
+    """Return whether a request has words of its own: not "please, go ahead"."""
+    words = set(split_words(clause.lower())) - language().function_words
+    return len(words) >= _MIN_REQUEST_WORDS
+
+
+_MIN_REQUEST_WORDS = 2

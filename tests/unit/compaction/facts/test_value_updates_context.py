@@ -70,3 +70,19 @@ def test_a_contraction_is_not_what_two_sentences_are_about() -> None:
     old = "We've got four beds of 1.2 by 2.4 metres."
 
     assert old in current_text(old, "I said runner beans, and we'll need 8 canes a row.")
+
+
+def test_a_value_in_a_part_of_its_own_belongs_to_the_whole_sentence() -> None:
+    new = "They moved the deadline, in my favour: 15 January."
+
+    text = current_text("My deadline with the publisher is 30 November.", new)
+
+    assert "30 November" not in text
+    assert new in text
+
+
+def test_a_day_that_is_rejected_is_the_date() -> None:
+    text = current_text("It's the Thames Half on 6 October.", "The race isn't the 6th, it's 13 October.")
+
+    assert "6 October" not in text
+    assert "13 October" in text

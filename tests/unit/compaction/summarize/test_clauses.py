@@ -1,6 +1,7 @@
 """In little room, a summary carries the clauses that say most, not whole sentences."""
 
 import foveate
+from foveate.compaction.summarize.clauses import find_asking_clause
 
 Turn = dict[str, str]
 
@@ -88,3 +89,8 @@ def test_names_that_only_a_tool_result_has_are_not_carried() -> None:
 
     assert "max_wal_size" not in summary
     assert "8GB" not in summary
+
+
+def test_the_clause_that_asks_has_words_of_its_own() -> None:
+    assert find_asking_clause("Hi, please plan a trip to Porto") == "please plan a trip to Porto"
+    assert find_asking_clause("Yes please, go ahead, and we will have tea") == ""
