@@ -36,7 +36,6 @@ class PriceFile:
         self._read_task: asyncio.Task[None] | None = None
 
     def current_prices(self) -> ImportedPrices | None:
-        """Return the prices of the file; None if it does not exist."""
         if not self._is_read:
             self._read(read_file_stamp(str(self.path)))
         return self._update
