@@ -31,8 +31,6 @@ class CapScope(StrEnum):
 
 
 class UnknownPricePolicy(StrEnum):
-    """Policy for calls to models of unknown price."""
-
     REJECT = "refuse"
     ALLOW = "allow"
 

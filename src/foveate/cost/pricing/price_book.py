@@ -109,7 +109,6 @@ class PriceBook:
         return any(rates_or_none is not None and rates_or_none.inherited_from for rates_or_none in rates)
 
     def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:
-        """Return the rates for such calls at that time; None if they are unknown."""
         return self._find_rates(model, provider, tier, "", at)
 
     def ceiling(
@@ -263,7 +262,6 @@ def _classify_change(old: Rates | None, new: Rates | None, imported: ImportedPri
 
 
 def dollars_per_million(rates: Rates | None, input_tokens: int = 0) -> dict[TokenKind, Decimal]:
-    """Return dollars per million tokens of each kind, for a request with this many input tokens."""
     if rates is None:
         return {}
     by_kind = {

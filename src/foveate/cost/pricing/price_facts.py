@@ -74,8 +74,6 @@ class CacheMultiples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamePriceAs(PriceFact):
-    """A model with the price of another one."""
-
     like: str
 
 

@@ -114,7 +114,6 @@ def _flatten_clauses(match: "MatchLogic") -> "Iterator[MatchLogic]":
 
 
 def _find_match_end(clause: "MatchLogic", name: str) -> int | None:
-    """Return where the part of a name ends that a clause matches; None if it does not match."""
     from genai_prices.types import ClauseContains, ClauseStartsWith
 
     if not clause.is_match(name):
