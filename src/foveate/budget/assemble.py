@@ -253,7 +253,6 @@ def _assemble_with_report(
 
 
 def _write_report_section(fitting: PromptFitting, count: TokenCount, limit_tokens: int) -> TokenCount:
-    """Write the report with the count of the prompt in it, and return that count."""
     *others, report_state = fitting.states
     reports = [state.report() for state in others]
     # A number can change its own number of tokens. An additional empty line then makes it match.

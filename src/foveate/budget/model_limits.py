@@ -145,7 +145,6 @@ class PromptLimit:
 
     @property
     def tokens(self) -> int:
-        """Maximum tokens of the prompt."""
         return self.total_tokens - self.output_reserve
 
 
