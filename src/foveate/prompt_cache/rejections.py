@@ -91,7 +91,6 @@ def classify_rejection(status: int, body: bytes) -> Rejection | None:
 
 
 def find_rejected_parameters(status: int, body: bytes, names: Collection[str]) -> frozenset[str]:
-    """Find which of the parameters `names` the error response to a request names."""
     if status not in _STATUSES:
         return frozenset()
     patterns = {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in names}
@@ -227,7 +226,6 @@ def _scope(rejection: Rejection, session: str) -> str:
 
 
 def remove_client_breakpoints(request: Request) -> list[Edit]:
-    """Edits that remove all breakpoints of the client, for models that reject them."""
     if request.format is not Format.ANTHROPIC or b"cache_control" not in request.body:
         return []
     places = [block.place for block in formats.request_blocks(request) if block.breakpoint_ttl is not None]

@@ -106,7 +106,6 @@ class ArrivalForecast(msgspec.Struct, frozen=True):
 
 @lru_cache(_MAX_CACHED_PROBABILITIES)
 def _recorded_probability(after_seconds: float, until_seconds: float) -> float:
-    """The same probability for recorded agents."""
     return 1 - _recorded_gaps().count_longer(until_seconds) / _recorded_gaps().count_longer(after_seconds)
 
 

@@ -165,7 +165,6 @@ class PlacementCosts:
         return self._entries.last_readable(self._keys, end, self._now)
 
     def has_long_entry(self, at: int) -> bool:
-        """Return whether the entry that ends with piece `at` has the long TTL."""
         if at > self.last_long_entry:
             return False
         entry = self.entry(at)
@@ -288,9 +287,6 @@ class PlacementCosts:
         return weights
 
     def make_lower_bound(self, existing: BreakpointSet, candidates: Sequence[int]) -> "CostLowerBound":
-        """Make a lower bound of the cost of any set that adds breakpoints on `candidates` to the existing
-        ones.
-        """
         weights = [self._weights_at(at) for at in candidates]
         read_at = max([existing.read_at, *[reads for reads, *_ in weights]])
         saved = _max_each(existing.saved, self._expected_savings(existing.read_at))
