@@ -80,7 +80,6 @@ def _is_encodable(text: str) -> bool:
 
 
 def _relative_path(given_path: str, root: str, path: tuple[str | int, ...]) -> str:
-    """Return the path normalized and relative to the root."""
     subject = f"{'.'.join(map(str, path))}: {given_path!r:.200}"
     if not given_path.isprintable() or not given_path.strip():
         raise BadOption(f"{subject} is not a path on one line", path=path)

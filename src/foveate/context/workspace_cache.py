@@ -109,7 +109,6 @@ class WorkspaceCache:
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`clock` returns monotonic seconds."""
         self._gate = gate
         self._options = options or WorkspaceCacheOptions()
         self._clock = clock
