@@ -80,11 +80,9 @@ def build_engine(
     has_other_hosts: Callable[[], bool] = lambda: False,
     may_store_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
-    """Build the engine.
-
-    `has_other_processes`: other processes use the same store. `broadcast` reaches the workers on this machine,
-    and `has_other_hosts` returns whether other machines use the store now. `may_store_text`: the first words of
-    conversations may be stored.
+    """`has_other_processes`: other processes use the same store. `broadcast` reaches the workers on this
+    machine, and `has_other_hosts` returns whether other machines use the store now. `may_store_text`: the first
+    words of conversations may be stored.
     """
     session_states, rejections = session_states or SessionStates(), RejectionMemory()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()

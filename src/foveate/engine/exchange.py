@@ -74,8 +74,7 @@ class ExchangeObserver(Protocol):
     def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         """Called when a step or a hook has failed."""
 
-    def on_finished(self, exchange: "Exchange") -> None:
-        """Called when an exchange is completed."""
+    def on_finished(self, exchange: "Exchange") -> None: ...
 
 
 class ExchangeCompleter(Protocol):
@@ -194,7 +193,6 @@ class Exchange:
         return True
 
     def mark_unsent(self) -> None:
-        """The provider was not reached."""
         self.is_unsent = True
 
     @property
@@ -229,7 +227,6 @@ class Exchange:
 
     @property
     def changes_response(self) -> bool:
-        """Return whether the client may get other bytes than the provider sent."""
         return self._reader is not None and self._reader.changes_body
 
     def on_chunk(self, chunk: bytes) -> bytes:
@@ -370,7 +367,6 @@ class ResponseReader:
 
     @property
     def changes_body(self) -> bool:
-        """Return whether the client may get other bytes than the provider sent."""
         return self._filter is not None
 
     def on_chunk(self, chunk: bytes) -> bytes:
@@ -399,7 +395,6 @@ class ResponseReader:
 
     @property
     def body(self) -> bytes | None:
-        """The whole body, None if it was not kept."""
         return b"".join(self._chunks) if self._keeps_body and self._size_bytes <= _MAX_BODY_BYTES else None
 
     def parts(self) -> AnswerParts:

@@ -99,8 +99,6 @@ NO_SECTION_INPUTS = SectionInputs()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAliveOptions:
-    """Limits of keep-alive requests: how many in a row, and for how many sessions."""
-
     enabled: bool = False
     max_in_a_row: int = DEFAULT_MAX_KEEPALIVES
     max_sessions: int = 64

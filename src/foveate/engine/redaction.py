@@ -9,5 +9,4 @@ _KEYS = re.compile(
 
 
 def redact_keys(text: str) -> str:
-    """Replace everything that looks like a key."""
     return _KEYS.sub("[key]", text)

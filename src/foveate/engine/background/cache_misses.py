@@ -98,8 +98,6 @@ def _fingerprint_request(last: _LastRequest, body: bytes, *, warm: bool) -> Requ
 
 
 class CacheMissDetector:
-    """Detects cache misses in all sessions of a process, and keeps the last ones."""
-
     def __init__(
         self,
         spending: Callable[[], SpendingOptions],
@@ -298,7 +296,7 @@ def _explain_miss(
     reported_usage: CacheUsage,
     price_per_token: Decimal | None,
 ) -> ExplainedMiss | NoMiss | None:
-    """Explain why a request could not read what the previous one cached; None if too little is known."""
+    """None if too little is known."""
     try:
         previous, current = previous_request.load_fingerprint(), current_request.load_fingerprint()
         if previous is None or current is None:

@@ -186,7 +186,6 @@ class SessionCompactor:
     def keep_alive_pays_more(
         self, context: RequestContext, assessment: EditAssessment, plan: ScheduledEdits
     ) -> bool:
-        """Return whether the planned keep-alive request is worth more than a compaction."""
         if self.keep_alive is None:
             return False
         price = assessment.prices.at(assessment.state.request_tokens).uncached

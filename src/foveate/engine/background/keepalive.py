@@ -109,7 +109,6 @@ class WarmSession:
 
 
 def warm_session(exchange: Exchange) -> WarmSession | None:
-    """Return the session of an exchange if its cache entry can be kept alive."""
     context, usage = exchange.context, exchange.usage
     if context is None or context.cache.prompt is None or usage is None or not exchange.is_complete:
         return None
@@ -175,7 +174,7 @@ def _response_texts(exchange: Exchange) -> tuple[str, ...]:
 def plan_keep_alive(
     warm: WarmSession, cache: SimulatedCache, expected: ArrivalForecast, *, now: float, max_in_a_row: int
 ) -> KeepAlive | None:
-    """The next keep-alive that is expected to pay; None if there is none."""
+    """The next keep-alive that is expected to pay."""
     keep_alive = _next_keep_alive(warm, warm.rules, cache, expected, now=now, max_in_a_row=max_in_a_row)
     if (
         keep_alive is not None
@@ -217,7 +216,6 @@ def _next_keep_alive(
 def apply_keep_alive(
     warm: WarmSession, keep_alive: KeepAlive, cache: SimulatedCache, *, now: float
 ) -> WarmSession:
-    """The session after a keep-alive, with its request as the last one."""
     body = _body_with_response(warm, cache, now) if keep_alive.includes_response else warm.body
     body_without_output = formats.apply_edits(formats.parse_request(body, Format.ANTHROPIC), _NO_OUTPUT_EDITS)
     prompt = build_cached_prompt(
@@ -260,8 +258,6 @@ def _body_with_response(warm: WarmSession, cache: SimulatedCache, now: float) ->
 
 
 class KeepAliveScheduler:
-    """Plans and sends keep-alive requests for all sessions of a process. Close it with `close`."""
-
     def __init__(
         self,
         client: JsonClient,
@@ -289,16 +285,13 @@ class KeepAliveScheduler:
         return len(self._planned)
 
     def saved_tokens(self, context: RequestContext) -> float:
-        """What the planned keep-alive of a session is expected to save; 0 if none is planned."""
         planned = self._planned.get(_session_key(context))
         return planned[0].saved_tokens if planned is not None else 0
 
     def forget(self, context: RequestContext) -> None:
-        """Send no keep-alive until the next request of the session."""
         self._planned.pop(_session_key(context), None)
 
     def cancel_planned(self, context: RequestContext) -> None:
-        """Cancel the keep-alive of a session that is about to send a request."""
         key = _session_key(context)
         self._planned.pop(key, None)
         self._in_flight[key] = self._in_flight.get(key, 0) + 1
@@ -427,7 +420,7 @@ class KeepAliveScheduler:
 
 
 class _EntryExpired(Exception):
-    """The cache entry has expired already."""
+    pass
 
 
 def _read_tokens(reply: JsonReply) -> int:

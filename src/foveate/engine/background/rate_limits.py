@@ -16,7 +16,7 @@ _MAX_WAITING = 4_096
 
 
 class SaveRateLimits:
-    """Saves the newest limits of each agent. Close it with `close`. For one event loop."""
+    """Saves the newest limits of each agent. For one event loop."""
 
     def __init__(
         self,

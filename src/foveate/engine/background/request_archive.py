@@ -36,7 +36,7 @@ class ArchiveOptions(Protocol):
 
 
 class RequestArchiver:
-    """Archives the requests of a process, one by one. Close it with `close`."""
+    """Archives the requests of a process, one by one."""
 
     def __init__(
         self,

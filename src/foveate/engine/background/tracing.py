@@ -175,7 +175,6 @@ def _measure_injected(context: RequestContext) -> tuple[dict[str, float], dict[s
 
 
 def _round_to_total(sizes: Sequence[tuple[str, float]], total_tokens: int) -> tuple[WindowSection, ...]:
-    """Round the parts to whole numbers that add up to the total."""
     total = sum([size for _, size in sizes])
     if total <= 0:
         return ()
@@ -201,7 +200,7 @@ class FinishedRequest(NamedTuple):
 
 
 class SaveTraces:
-    """Saves traces of the requests of a process. Close it with `close`. For one event loop."""
+    """Saves traces of the requests of a process. For one event loop."""
 
     def __init__(
         self,

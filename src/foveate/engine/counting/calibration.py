@@ -99,7 +99,7 @@ def calibration_key(context: RequestContext) -> CalibrationKey:
 
 
 class SaveCalibrations:
-    """Saves changed calibrations periodically. Close it with `close`. For one event loop."""
+    """Saves changed calibrations periodically. For one event loop."""
 
     def __init__(
         self,

@@ -45,8 +45,6 @@ _MAX_CLIENTS = 4
 
 
 class RemoteCounter:
-    """Asks upstreams for token counts. Close it with `close`."""
-
     def __init__(
         self,
         admission: Admission,

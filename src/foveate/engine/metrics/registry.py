@@ -34,8 +34,6 @@ class Scalar:
 
 
 class Histogram:
-    """Counts of observations per bucket, and their sum."""
-
     __slots__ = ("_bounds", "_counts", "_total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:

@@ -188,7 +188,7 @@ def count_leading_system_messages(request: Request) -> int:
 
 
 def last_user_message(request: Request) -> int | None:
-    """The index of the last message of the user or a tool; None if there is none."""
+    """The index of the last message of the user or a tool."""
     for index in range(len(request.messages) - 1, -1, -1):
         if is_user_message(request, index) or is_tool_result(request, index):
             return index

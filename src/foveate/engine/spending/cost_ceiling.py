@@ -274,7 +274,6 @@ def _positive_int(value: object) -> int | None:
 
 
 def max_breakpoint_ttl(request: Request) -> Ttl | None:
-    """The longest TTL of all breakpoints in a request; None if none has a TTL."""
     body = request.body
     if not contains(body, _TTL) and not (contains(body, _ESCAPED) and _ESCAPED_LETTER.search(body)):
         return None

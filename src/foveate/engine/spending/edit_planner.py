@@ -62,8 +62,6 @@ _LOAD_ACTIVITY_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditAssessment:
-    """A session at some moment, with what is expected of it."""
-
     state: EditState
     forecast: Forecast
     prices: EditPrices
@@ -183,7 +181,6 @@ class EditPlanner:
         return None if longest is None else longest.expires_at - DECISION_SECONDS
 
     def is_last_request(self, context: RequestContext) -> bool:
-        """Return whether the session has had no request since this one."""
         state = self._session_states.session(context.incoming.agent, context.session_id)
         return state.last_request_at == context.session.state.last_request_at
 
@@ -274,8 +271,6 @@ def _preamble_tokens(context: RequestContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecordProgress:
-    """Adds each response to the progress of its session."""
-
     session_states: SessionStates
 
     def __call__(self, exchange: Exchange) -> None:

@@ -104,7 +104,7 @@ class PrefixLogs:
 
 
 class SaveReuse:
-    """Saves changes of the logs every few seconds, and loads those of other gateways. Close it with `close`."""
+    """Saves changes of the logs every few seconds, and loads those of other gateways."""
 
     def __init__(
         self,
@@ -281,7 +281,6 @@ def _replace_client_breakpoints(request: Request, prompt: CachedPrompt) -> list[
 
 
 def with_one_ttl(rules: CacheRules, ttl: Ttl) -> CacheRules:
-    """Rules of a cache with a single TTL."""
     return (
         replace(rules, ttls=(ttl,), write_prices={ttl: rules.write_prices[ttl]}) if ttl in rules.ttls else rules
     )

@@ -140,7 +140,7 @@ class CountTokens:
         self._stored_sizes = stored_sizes or StoredConversationSizes()
 
     async def apply(self, context: RequestContext) -> None:
-        """Count the current request. The size of one that continues an unknown conversation stays unknown."""
+        """Leave the size of a request that continues an unknown conversation unknown."""
         if not context.options.token_counter:
             return
         if context.request.continues_stored_conversation:

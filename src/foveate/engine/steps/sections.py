@@ -407,7 +407,6 @@ def _with_turn_sections(
 
 
 def _room_tokens(context: RequestContext) -> int | None:
-    """Tokens that are left in the window; None if the window is unknown."""
     if context.window_tokens is None:
         return None
     limit = context.window_tokens - context.output_reserve_tokens
