@@ -487,8 +487,6 @@ async def _serve_until_disconnect(
 
 @dataclass(frozen=True, slots=True)
 class _GatewayTransport:
-    """Sends the requests of one call to the upstream of its route."""
-
     gateway: Gateway
     request: ClientRequest
     route: RouteMatch

@@ -110,8 +110,7 @@ _OTHER_HOSTS_INTERVAL_SECONDS = 10.0
 
 
 class SharedStore(Protocol):
-    async def has_other_hosts(self) -> bool:
-        """Return whether other machines use the store now."""
+    async def has_other_hosts(self) -> bool: ...
 
 
 @asynccontextmanager

@@ -64,8 +64,6 @@ _BASE_URL_SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """Everything that a configuration decides, ready to use."""
-
     settings: Settings
     gateway: GatewayOptions
     agents: Callable[[str], AgentOptions]

@@ -37,8 +37,7 @@ _SECRET_BYTES = 32
 
 
 class Keys(Protocol):
-    def agent(self, key: str) -> str | None:
-        """Return the agent of a key; None if it is unknown."""
+    def agent(self, key: str) -> str | None: ...
 
     def has_keys(self, agent: str) -> bool: ...
 
@@ -63,7 +62,7 @@ class HashedKeys:
     admins: Collection[str] = field(default=(), repr=False)
 
     def agent(self, key: str) -> str | None:
-        """Return the agent of a key, in constant time."""
+        """Compare hashes in constant time."""
         key_hash = hash_key(key)
         agents = [agent for hashed, agent in self.agents.items() if hmac.compare_digest(hashed, key_hash)]
         return agents[0] if agents else None
@@ -72,7 +71,7 @@ class HashedKeys:
         return agent in self.agents.values()
 
     def is_admin(self, key: str) -> bool:
-        """Return whether a key is an admin key, in constant time."""
+        """Compare hashes in constant time."""
         key_hash = hash_key(key)
         matches = [hashed for hashed in self.admins if hmac.compare_digest(hashed, key_hash)]
         return bool(matches)

@@ -102,7 +102,6 @@ def is_on() -> bool:
 
 
 def log_request(request: "ClientRequest", response: "ClientResponse", model: str, now: float) -> None:
-    """Log a request that has ended `now`."""
     access_record = _build_record(request, response, model, now)
     # `_REQUEST_LOG.info` would also look for its caller, which takes as long as all the rest.
     _REQUEST_LOG.handle(logging.LogRecord(_REQUEST_LOG.name, logging.INFO, "", 0, access_record, None, None))
@@ -436,7 +435,6 @@ class LogWriter(QueueHandler):
 
     @property
     def lost_lines(self) -> int:
-        """Number of lines lost since the start."""
         return self._dropped + self._failed
 
     def close(self) -> None:

@@ -32,8 +32,6 @@ _JSON = b"application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthStatus:
-    """State of the gateway: problems of its configuration, store and log, and recent failures."""
-
     version: str
     config: FoveateError | None = None
     store: str = ""
@@ -104,8 +102,6 @@ async def probe_store(
 def build_health_pages(
     check_health: Callable[[], Awaitable[HealthStatus]], samples: Callable[[], list[Sample]]
 ) -> dict[str, AsgiApp]:
-    """Return the pages by path. `samples` returns all metrics."""
-
     async def health(scope: Scope, _receive: Receive, send: Send) -> None:
         status = await check_health()
         response = health_to_json(status) if scope.get(DETAILS_SCOPE_KEY) else {"status": status_word(status)}

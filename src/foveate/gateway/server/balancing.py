@@ -48,7 +48,6 @@ class ConnectionCounts:
         self._counts[worker] = _NOT_SERVING
 
     def has_fewer(self, than: int) -> bool:
-        """Return whether a worker has fewer connections."""
         return min(self._counts) < than
 
     def close(self) -> None:
