@@ -79,7 +79,7 @@ def parse_message(raw: bytes) -> Message:
 
 
 def parse_tool(raw: bytes) -> Tool:
-    """Parse one entry of `tools`. A tool without `input_schema` is one of Anthropic's own."""
+    """A tool without `input_schema` is one of Anthropic's own."""
     fields = parse_object(raw)
     kind = as_text(fields.get("type")) or "custom"
     return Tool(

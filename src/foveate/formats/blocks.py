@@ -217,7 +217,7 @@ class _BlockReader:
         ]
 
     def _make_result_block(self, place: Place, kind: str, message: dict[str, Any], role: str) -> Block:
-        """Make the block of a single-block message. A breakpoint on any of its parts counts as its own."""
+        """A breakpoint on any part of a single-block message counts as its own."""
         path = self._layout.result_paths.get(kind, ())
         if not path:
             return self._make_block(place, kind, message, role)

@@ -151,7 +151,7 @@ def _split_tools(fields: Fields) -> tuple[bytes, ...]:
 
 
 def _split_contents(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
-    """Return the contents. A single one may stand without a list."""
+    """A single content may stand without a list."""
     if raw is not None and is_object(raw):
         return (bytes(raw),)
     return parse_entries(raw, name)

@@ -60,7 +60,7 @@ LAYOUT = FormatLayout(
 
 
 def parse_request(body: bytes, fields: Fields) -> Request:
-    """Parse a body. System and developer messages stay among the messages."""
+    """System and developer messages stay among the messages."""
     return Request(
         format=Format.CHAT,
         model=as_text(parse_json(fields.get("model"))),
@@ -154,7 +154,7 @@ def parse_content(content: object) -> tuple[Part, ...]:
 
 
 def parse_part(entry: object) -> Part:
-    """Parse one content part. The Responses format has the same parts under `input_…` and `output_…`."""
+    """The Responses format has the same parts under `input_…` and `output_…`."""
     if isinstance(entry, str):
         return Text(entry)
     fields = as_dict(entry)

@@ -59,7 +59,7 @@ LAYOUT = FormatLayout(
 
 
 def parse_request(body: bytes, fields: Fields) -> Request:
-    """Parse a body. A plain string for `input` is one user message."""
+    """A plain string for `input` is one user message."""
     reasoning = parse_object(fields.get("reasoning"))
     hidden = [name for name in _STORED_FIELDS if is_set(fields.get(name))]
     if reasoning.get("mode") == "pro":

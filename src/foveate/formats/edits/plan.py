@@ -113,7 +113,7 @@ class BlockListEdits:
 
 @dataclass(slots=True)
 class EditPlan:
-    """All edits of a request. `inserted_messages` maps an index to the messages inserted before it."""
+    """`inserted_messages` maps an index to the messages inserted before it."""
 
     tools: BlockListEdits = field(default_factory=lambda: BlockListEdits(("tools",)))
     tool_order: tuple[int, ...] | None = None

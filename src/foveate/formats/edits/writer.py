@@ -102,7 +102,7 @@ class _RequestOutline:
         return find_items(self.data, span)
 
     def messages(self) -> _BlockList:
-        """Locate the messages. A plain string is one user message."""
+        """A plain string is one user message."""
         opening = b'{"role":"user","' + self.layout.content_field.encode() + b'":'
         return self._find_list(self.root, self.layout.message_fields[0], opening)
 
@@ -370,7 +370,7 @@ class _BlockListWriter:
             self._patch.replace(end, end, to_json(BLANK_LINE + more)[1:-1])
 
     def _is_blank(self, literal: ByteSpan, text: str | None) -> bool:
-        """Return whether a string is blank. Providers accept that as a string, but not as a block."""
+        """Providers accept a blank text as a string, but not as a block."""
         effective_text = as_text(parse_json(literal.read(self._data))) if text is None else text
         return not effective_text.strip()
 

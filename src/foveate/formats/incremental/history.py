@@ -210,7 +210,7 @@ class HistoryTree:
 
 
 def _count_leading_system_messages(root: MessageNode, raws: tuple[bytes, ...]) -> int:
-    """Count the system messages at the start. Later ones are part of the conversation."""
+    """Later system messages are part of the conversation."""
     for number, raw in enumerate(raws):
         if raw in root.children or read_role(raw) not in SYSTEM_ROLES:
             return number

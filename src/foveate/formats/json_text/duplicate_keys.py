@@ -81,7 +81,7 @@ def check_large(data: bytes, sizes: large_json.SliceSizes = large_json.DEFAULT_S
 
 
 def _check_items(piece: bytes) -> list[None]:
-    """Check the items of a list piece. Only their number is kept."""
+    """Only the number of items is kept."""
     text = _decode_text(piece)
     try:
         return [None] * len(_KEYS_DECODER.decode(text))
@@ -90,7 +90,7 @@ def _check_items(piece: bytes) -> list[None]:
 
 
 def _check_members(piece: bytes) -> dict[str, None]:
-    """Check the values of an object piece. Only its keys are kept."""
+    """Only the keys are kept."""
     text = _decode_text(piece)
     try:
         return dict.fromkeys(_KEYS_DECODER.decode(text))

@@ -492,13 +492,13 @@ def _skip_whitespace(data: bytes, start: int, end: int) -> int:
 
 
 def _match_key(data: bytes, start: int, end: int) -> re.Match[bytes] | None:
-    """Match a key and its colon. Longer keys than the limit are not read by any server."""
+    """Longer keys than the limit are not read by any server."""
     start = _skip_whitespace(data, start, end)
     return _KEY.match(data, start, min(start + _MAX_KEY_BYTES, end))
 
 
 def _decode_piece(decoder: "msgspec.json.Decoder[Decoded]", data: bytes) -> "Decoded":
-    """Decode a piece. Lone surrogates are repaired, as in small texts."""
+    """Lone surrogates are repaired, as in small texts."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):

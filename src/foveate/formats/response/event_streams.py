@@ -45,7 +45,7 @@ class StreamSplitter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """A server-sent event. Bytes before `lines_start` are not parsed."""
+    """Bytes before `lines_start` are not parsed."""
 
     raw: bytes
     lines_start: int = 0

@@ -34,7 +34,7 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rate_limits(headers: Iterable[tuple[bytes, bytes]], *, now: float) -> tuple[RateLimit, ...]:
-    """Return the limits in response headers. Impossible values are ignored."""
+    """Impossible values are ignored."""
     fields_by_limit: dict[str, dict[str, str]] = {}
     for name, value in headers:
         lowered = name.lower()
