@@ -50,7 +50,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class LibraryRoot:
-    """A given path. `prefix` starts the keys of a folder's files; for a file it is the key."""
+    """`prefix` starts the keys of a folder's files; for a file it is the key."""
 
     path: str
     prefix: str
@@ -58,7 +58,7 @@ class LibraryRoot:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to read. Its key does not depend on where the folder is."""
+    """The key does not depend on where the folder is."""
 
     path: str
     key: str

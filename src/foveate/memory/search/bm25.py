@@ -131,7 +131,7 @@ def group_postings(postings: Postings, group_numbers: TextNumbers, count: int) -
 
 
 def merge_postings(pieces: Sequence[tuple[Postings, TextNumbers]], terms: int) -> Postings:
-    """Merge postings. `to` gives each text its new number; negative ones are dropped."""
+    """`pieces` pairs postings with the new number of each text; texts with negative numbers are dropped."""
     lengths = np.zeros(1 + max((int(to.max(initial=-1)) for _, to in pieces), default=-1), np.float32)
     masks = [to[piece.texts] >= 0 for piece, to in pieces]
     sizes = [_kept_sizes(piece, is_kept, terms) for (piece, _), is_kept in zip(pieces, masks, strict=True)]
