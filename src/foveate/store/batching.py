@@ -27,7 +27,7 @@ class BatchExecutor(Generic[ItemT, ResultT]):
         self._running: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: ItemT) -> ResultT:
-        """Return the result for one item. The item is executed even if the caller is cancelled."""
+        """The item is executed even if the caller is cancelled."""
         (result,) = await self.submit_all([item])
         if isinstance(result, Exception):
             raise result

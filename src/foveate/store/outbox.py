@@ -231,7 +231,7 @@ class FileWriteAheadLog:
             self._truncate()
 
     def close(self) -> None:
-        """Close the file. If it has charges, it stays for the process that claims it next."""
+        """A file with charges stays for the process that claims it next."""
         if self._file is None:
             return
         if not self._lines:
@@ -333,7 +333,7 @@ def create_locked_file(
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder: a new file survives a power loss only once its directory entry is on disk."""
+    """A new file survives a power loss only once its directory entry is on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -408,7 +408,7 @@ class LookupConnection:
         return await lookup.future
 
     def close(self, reason: str = "the connection was closed") -> None:
-        """Close the connection. Lookups that are running fail."""
+        """Running lookups fail."""
         if not self._connection.closed:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._socket)
