@@ -74,7 +74,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def correct(self, count: TokenCount) -> TokenCount:
-        """Return the corrected count. An exact count is not changed."""
+        """An exact count is not changed."""
         if count.exact or count.tokens <= 0 or not self.responses:
             return count
         predicted = self._predict_ratio(1 / count.tokens)

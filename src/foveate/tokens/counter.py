@@ -385,7 +385,7 @@ class RequestCounter:
         return measured
 
     def extend_tally(self, tally: Tally, *messages: Message) -> Tally:
-        """Add messages to `tally`. The cost does not depend on the length of the session."""
+        """The cost does not depend on the length of the session."""
         return self.add_measured(tally, self.measure_messages(*messages))
 
     def measure_messages(self, *messages: Message) -> list[MeasuredRendering]:

@@ -33,9 +33,7 @@ _MAX_CACHED_VOCABULARIES = 4
 
 @lru_cache(_MAX_CACHED_COUNTERS)
 def counter_for(model: str, host: str = "", capacity: int = DEFAULT_CAPACITY) -> RequestCounter:
-    """Return the offline counter of a model. An unknown model is counted like its closest relative, never as
-    exact.
-    """
+    """An unknown model is counted like its closest relative, never as exact."""
     family = _find_family(model, host)
     tokenizer = family.build_tokenizer()
     backend = "offline" if tokenizer.exact else "estimate"
@@ -158,7 +156,7 @@ def bundled_tokenizer(vocabulary: str, *, exact: bool = True, spread: float = 0.
 
 
 class Backend(StrEnum):
-    """Names of counting backends. `tiktoken` is accepted for `offline`."""
+    """`tiktoken` is accepted for `offline`."""
 
     AUTO = "auto"
     OFFLINE = "offline"

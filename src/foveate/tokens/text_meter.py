@@ -197,7 +197,7 @@ def _count_long_pieces(
 
 
 def _count_fixed_steps(piece: str, counter: SegmentCounter) -> list[tuple[int, AdditiveCounts]]:
-    """Count steps of fixed length. An approximation for tokenizers that cannot tell where tokens end."""
+    """An approximation for tokenizers that cannot tell where tokens end."""
     ends = [*range(PIECE_CHARS, len(piece), PIECE_CHARS), len(piece)]
     return list(zip(ends, counter.additive_counts([piece[i:j] for i, j in pairwise((0, *ends))]), strict=True))
 
@@ -333,7 +333,7 @@ class TextMeter:
         return self.join((head, tail) if segment.counts is None else (head, Segment("", segment.counts), tail))
 
     def count_joined(self, measured_texts: Sequence[MeasuredText], separator: str) -> TokenCount:
-        """Count whole texts joined by `separator`. The most frequent case of `count`, and faster."""
+        """The most frequent case of `count`, and faster."""
         segments = [measured_text.whole for measured_text in measured_texts]
         counts = [segment.counts for segment in segments if segment.counts is not None]
         if not counts:

@@ -90,7 +90,7 @@ class CountQuery:
 
 
 class EndpointCounter(Protocol):
-    """A server that counts. `url` identifies it: all its routes share one circuit breaker."""
+    """`url` identifies the server: all its routes share one circuit breaker."""
 
     name: str
     url: str

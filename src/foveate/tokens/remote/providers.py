@@ -59,9 +59,7 @@ class AnthropicCounter:
         return CountQuery(subject=request.format, model=request.model, body=body)
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:
-        """Fetch the count. A text is counted as a message minus the overhead of a message, fetched once per
-        model.
-        """
+        """A text is counted as a message minus the overhead of a message, fetched once per model."""
         if query.subject != TEXT:
             return _with_upper_bound(await self._post(query.body))
         frame_tokens = await self._count_frame_tokens(query.model)

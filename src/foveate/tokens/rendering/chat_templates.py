@@ -205,7 +205,7 @@ class ChatTemplateRules:
         return self._with_margin(Rendering(fixed_tokens=tokens, margin_tokens=_MARGIN_TOKENS))
 
     def render_tool(self, tool: Tool, position: int) -> Rendering:
-        """Render a function. Other tools run on the provider's side and are unexplained."""
+        """Tools other than functions run on the provider's side and are unexplained."""
         if tool.kind != "function":
             return Rendering(unexplained=(tool.kind,))
         if self.template.tool_layout == "none":
@@ -249,7 +249,7 @@ class ChatTemplateRules:
         return text
 
     def _control_tokens(self, message: Message) -> int:
-        """Control tokens of a message. Messages of only thinking or only results have none of their own."""
+        """Messages of only thinking or only results have no control tokens of their own."""
         kinds = {type(part) for part in message.parts}
         if message.role in SYSTEM_ROLES:
             return self.template.system_tokens

@@ -133,7 +133,7 @@ class ClaudeModel:
 
 
 def claude_model_figures(model: str) -> ClaudeModel:
-    """Return the figures of `model`. What is unknown is taken from its series or family."""
+    """Unknown figures are taken from the model's series or family."""
     version, family = parse_claude_version(model), claude_family(model)
     has_new_tokenizer = family == "claude-4.7"
     thinking = _THINKING_BY_FAMILY[family]
@@ -215,7 +215,7 @@ class ClaudeRules:
         return _join_estimates(rendering, Rendering(texts=(text,)), self._structure("format"), references)
 
     def render_system(self, request: Request) -> Rendering:
-        """The system texts. A system prompt has no overhead."""
+        """A system prompt has no overhead."""
         return _join_estimates(Rendering(), *(self._render_part(part) for part in request.system))
 
     def render_tool_preamble(
@@ -258,7 +258,7 @@ class ClaudeRules:
         return join_renderings(renderings, certain=False, opens_turn=opens_turn)
 
     def _thinking_mode_tokens(self, thinking: str) -> int:
-        """Tokens that thinking adds. Other formats specify an effort instead of a mode."""
+        """Other formats specify an effort instead of a mode."""
         if thinking in ("", "none", "disabled"):
             return 0
         kind = thinking if thinking == "adaptive" else "enabled"

@@ -58,7 +58,7 @@ _CONFIRMED_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionDeclaration:
-    """A function declaration. `is_json_schema`: given as `parametersJsonSchema`, not as `parameters`."""
+    """`is_json_schema`: given as `parametersJsonSchema`, not as `parameters`."""
 
     name: str
     description: str
@@ -151,7 +151,7 @@ def _iter_strings(value: object) -> Iterator[str]:
 
 
 def _count_numbers(value: object) -> int:
-    """Count numbers. Each of 9 recorded ones was one token, whatever its length."""
+    """Each of 9 recorded numbers was one token, whatever its length."""
     if isinstance(value, dict):
         return sum(map(_count_numbers, value.values()))
     if isinstance(value, list):

@@ -204,7 +204,7 @@ _UNKNOWN_GENERATION = dataclasses.replace(_GPT_4O, name="unknown", family="unkno
 
 
 def find_generation(model: str) -> OpenAIGeneration:
-    """Return the generation of `model`. An unknown one inherits from a related one, and is not exact."""
+    """An unknown model inherits from a related one, and is not exact."""
     name = model.lower().strip().rpartition("/")[2]
     name = re.sub(r"^(us\.|eu\.|ft:)?(openai[.:-])?", "", name)
     for pattern, generation in _GENERATIONS:

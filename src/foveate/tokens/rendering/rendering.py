@@ -215,7 +215,7 @@ def join_renderings(
 
 
 def estimate_margin_tokens(text: str | bytes) -> float:
-    """Estimate tokens for margins: a token rarely has fewer than three bytes."""
+    """A token rarely has fewer than three bytes."""
     return len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")) / 3
 
 

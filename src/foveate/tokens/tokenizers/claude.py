@@ -225,7 +225,7 @@ class ClaudeTokenizer:
 
 
 def count_token_classes(tokens: Iterable[Sequence[int]]) -> AdditiveCounts:
-    """Count tokens by class. `tokens` are ids, some thousands at a time."""
+    """`tokens` are ids, some thousands at a time."""
     classes = load_class_table()
     counts = [0] * len(TOKEN_CLASSES)
     for ids in tokens:

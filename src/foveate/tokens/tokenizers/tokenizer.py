@@ -77,7 +77,7 @@ class TextMeasurer(Protocol):
     exact: bool
 
     def measure(self, text: str) -> TextLength:
-        """Measure a text. The length of an empty text is 0."""
+        """The length of an empty text is 0."""
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]: ...
 

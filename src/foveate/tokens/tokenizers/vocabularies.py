@@ -64,7 +64,7 @@ _load_lock = Lock()
 
 
 def bundled_vocabulary(name: str) -> BpeVocabulary:
-    """Load a vocabulary in `BUNDLED_VOCABULARIES`. Concurrent callers wait for one load."""
+    """Concurrent callers wait for one load."""
     vocabulary = _vocabularies.get(name)
     if vocabulary is None:
         with _load_lock:
