@@ -356,7 +356,7 @@ _ARCHIVE_ERRORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveLimits:
-    """Limits of what an archive may unpack to. `max_ratio` applies only beyond `min_ratio_bytes`."""
+    """`max_ratio` applies only beyond `min_ratio_bytes`."""
 
     max_bytes: int = 8 * 1024**3
     max_members: int = 200_000

@@ -544,7 +544,7 @@ class LogTree:
 
 
 def remove_duplicates(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
-    """Remove repeated blocks: some lines are written more than once."""
+    """Some lines of a log are written more than once."""
     unique_blocks: dict[bytes, LoggedBlock] = {}
     for block in blocks:
         unique_blocks.setdefault(block.raw, block)

@@ -143,7 +143,7 @@ def _by_id(messages: Iterable[Any]) -> Iterator[tuple[str, _Record]]:
 
 
 def _content_parts(content: object) -> list[Any]:
-    """The parts of a content. Gemini's API also accepts a single part, or a string."""
+    """Gemini's API also accepts a single part, or a string."""
     if isinstance(content, str):
         return [{"text": content}] if content else []
     if isinstance(content, dict):

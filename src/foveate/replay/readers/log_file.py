@@ -42,7 +42,7 @@ _MAX_NUMBER = 1e20  # that year in nanoseconds; larger numbers are not times
 
 
 class LogFile:
-    """One log file. `unreadable` lists the lines that could not be read so far."""
+    """`unreadable` lists the lines that could not be read so far."""
 
     def __init__(self, path: Path, *, max_line_bytes: int = _MAX_LINE_BYTES) -> None:
         self.path = path

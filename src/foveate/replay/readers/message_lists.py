@@ -76,7 +76,7 @@ class _ListConversation:
 
 
 class _ListConversations:
-    """The conversations of a file. A list that begins with all of an earlier one continues that."""
+    """A list that begins with all of an earlier one continues that."""
 
     def __init__(self) -> None:
         self.all: list[_ListConversation] = []
@@ -107,7 +107,7 @@ class _ListConversations:
 
 
 def _find_lists(file: LogFile) -> Iterator[_MessageList]:
-    """All lists in a file. Single messages on lines of their own form one list."""
+    """Single messages on lines of their own form one list."""
     first, messages = 0, []
     for number, document in file.documents():
         if document.startswith(b"["):

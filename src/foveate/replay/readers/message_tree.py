@@ -52,7 +52,7 @@ class MessageTree:
         return message
 
     def append(self, parent: RecordedMessage | None, raw: bytes) -> RecordedMessage:
-        """Append a message after `parent`. The same message after the same parent gives the same object."""
+        """The same message after the same parent gives the same object."""
         known = self._children.get((parent, raw))
         if known is not None:
             return known

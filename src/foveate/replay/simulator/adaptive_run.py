@@ -194,7 +194,7 @@ class AdaptiveRun:
             self._keep_alives.forget(conversation)
 
     def serve(self, sent_call: ReconstructedCall) -> ServedPrompt:
-        """Serve a call. Asking again for the same call returns the same result."""
+        """Asking again for the same call returns the same result."""
         if self._latest is None or self._latest[0] is not sent_call:
             self._latest = sent_call, self._serve(sent_call)
         return self._latest[1]

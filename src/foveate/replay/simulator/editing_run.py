@@ -84,7 +84,7 @@ class ClearedResult(NamedTuple):
 
 
 class HistoryEdits(NamedTuple):
-    """The edits of a moment. `decision` says why, if they were made because they pay."""
+    """`decision` says why, if the edits were made because they pay."""
 
     compaction: SimulatedCompaction | None = None
     cleared: Sequence[ClearedResult] = ()
@@ -175,7 +175,7 @@ class EditingMoment:
 
 class EditPolicy(Protocol):
     def decide(self, moment: EditingMoment) -> HistoryEdits:
-        """The edits to make at a moment. Results are cleared only at `ARRIVAL`."""
+        """Results are cleared only at `ARRIVAL`."""
 
 
 class WindowTrigger:

@@ -177,7 +177,7 @@ class ConversationState:
         return build_preamble(model, pieces, self._recorded_breakpoints, settings)
 
     def _build_hidden_preamble(self, model: str, settings: bytes) -> SimulatedPreamble:
-        """Pieces for the hidden preamble. The key of each does not depend on the other ends."""
+        """The key of each piece does not depend on the other ends."""
         total_tokens = self.hidden_tokens or 0
         ends = [end for end in self.ends if end < total_tokens]
         pieces, keys = [], []
