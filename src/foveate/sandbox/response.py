@@ -170,7 +170,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A tool call. `arguments` is JSON, or free text for a custom tool."""
+    """`arguments` is JSON, or free text for a custom tool."""
 
     name: str
     arguments: str

@@ -52,7 +52,7 @@ class PrefixHash:
 
 
 def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a message's blocks. A string is one text block, an empty string none."""
+    """A string is one text block, an empty string none."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []

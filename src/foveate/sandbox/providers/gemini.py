@@ -210,7 +210,7 @@ def _lowercase_types(schema: Any) -> Any:
 
 
 class GeminiResponse:
-    """A rendered response. `as_events`: a stream uses server-sent events instead of one JSON list."""
+    """`as_events`: a stream uses server-sent events instead of one JSON list."""
 
     def __init__(
         self, generated: GeneratedResponse, metadata: ResponseMetadata, body: dict[str, Any], *, as_events: bool
