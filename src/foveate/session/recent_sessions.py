@@ -71,7 +71,7 @@ class InFlightRequest:
         self._recent: RecentSessions | None = recent
 
     def finish(self, rows: Sequence[AnswerRecord], *, is_answered: bool) -> None:
-        """Remember the answer. Only the first call counts."""
+        """Only the first call counts."""
         recent, self._recent = self._recent, None
         if recent is not None:
             recent.end(self, rows, is_answered=is_answered)

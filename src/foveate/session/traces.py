@@ -22,7 +22,7 @@ class WindowSection(msgspec.Struct, frozen=True):
 
 
 class TracedEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """One edit. `saved_tokens` are negative if it adds some."""
+    """`saved_tokens` are negative if the edit adds some."""
 
     step: str
     does: str
