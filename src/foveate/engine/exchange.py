@@ -208,7 +208,7 @@ class Exchange:
         is_framed: bool = False,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Start to read a response; `is_framed`: it uses AWS event-stream frames."""
+        """`is_framed`: the response uses AWS event-stream frames."""
         self.response_started_at = self._clock()
         self.rate_limits = read_rate_limits(headers, now=self.response_started_at)
         self.status = status

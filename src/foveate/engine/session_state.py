@@ -182,7 +182,7 @@ class SessionStates:
         return not session_match.known_messages or is_other_known
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
-        """Set the state of a session; the oldest cache entries are evicted if there are too many."""
+        """Evict the oldest cache entries if there are too many."""
         key, size = (agent, session_id), state.entries
         self._entries += size - self._sizes.pop(key, 0)
         if size:

@@ -358,7 +358,7 @@ class KeepAliveScheduler:
                 await asyncio.sleep(min(_POLL_SECONDS, max(0.0, first - now)))
 
     async def _send(self, key: _SessionKey, keep_alive: KeepAlive, warm: WarmSession) -> None:
-        """Send one, and plan the next; any failure stops keep-alive for the session."""
+        """Plan the next one afterwards; any failure stops keep-alive for the session."""
         if self._in_flight.get(key) or not self._options(warm.agent).sends_keep_alive:
             return
         try:

@@ -112,10 +112,7 @@ _MAX_USER_AGENT_CHARS = 256
 
 
 def name_agent(user_agent: str, configured: Sequence[tuple[str, str]] = ()) -> str | None:
-    """Return the agent that sends a `user-agent`; None if it is unknown.
-
-    `configured` are globs with agent names, which are tried first.
-    """
+    """`configured` are globs with agent names, which are tried first."""
     trimmed = user_agent.strip()[:_MAX_USER_AGENT_CHARS]
     for glob, name in configured:
         if fnmatchcase(trimmed, glob):

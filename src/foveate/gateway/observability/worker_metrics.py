@@ -69,7 +69,7 @@ def _try_lock(folder: Path) -> int | None:
 
 
 def find_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder for a worker; None if there is only one process."""
+    """None if there is only one process."""
     path = environment.get(FOLDER_VARIABLE)
     return Path(path) if path else None
 
