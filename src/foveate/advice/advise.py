@@ -97,7 +97,7 @@ class SpendReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The simulated sessions, `dollars` by their charges, and the simulated cost of the same calls.
+    """The simulated sessions: their charges, and the simulated cost of the same calls.
 
     `charged` is what the breakdown must add up to. `results` are all candidates, `chosen` the recommended ones,
     `combination` the set of these that saves most.

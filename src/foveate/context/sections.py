@@ -139,7 +139,7 @@ def _check_threshold(value: float | None, path: tuple[str, ...]) -> None:
 def _check_type(
     value: object, expected: type | tuple[type, ...], description: str, path: tuple[str | int, ...]
 ) -> None:
-    """Check the type of a value; `what` describes the expected type.
+    """Check the type of a value; `description` names the expected type.
 
     Raises:
         BadOption: it has another type; `path` leads to it.

@@ -509,7 +509,7 @@ def _read_bytes(root: str, source: SourceFile) -> bytes:
 
 @contextmanager
 def _open_without_links(root: str, real_path: str) -> Iterator[int]:
-    """Open the file at `real`, which must contain no links, even if some were created in the meantime."""
+    """Open a file whose path must contain no links, even if some were created in the meantime."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(root, flags | os.O_DIRECTORY)
     *folders, name = os.path.relpath(real_path, root).split("/")
