@@ -112,7 +112,6 @@ def find_direct_access(agent: Agent, environment: Mapping[str, str], folder: Pat
 
 
 def find_missing_settings(agent: Agent, environment: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """Yield what to add to the settings of an agent."""
     needed = agent.needed_setting
     if needed is None:
         return

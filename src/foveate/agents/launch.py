@@ -128,7 +128,6 @@ def _override(
 
 
 def _merge_json(name: str, current: str | None, ours: str) -> str:
-    """Merge an object into the JSON that a variable contains."""
     if not current:
         return ours
     try:

@@ -365,7 +365,6 @@ def _print_report(report: "ReplayReport", *, as_json: bool, each: bool) -> None:
 
 
 def _print_notes(report: "ReplayReport") -> None:
-    """Print what could not be read or priced: the first few of each, and how many there are."""
     for model, calls in report.unpriced.items():
         problem = f"no price is known for {model}" if model else "they do not name their model"
         console.print_note(

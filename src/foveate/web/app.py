@@ -44,7 +44,6 @@ class Asset:
 
 @cache
 def load_assets() -> Mapping[str, Asset]:
-    """Load all static files: our own, and Chart.js (`chart.js`)."""
     folder = resources.files("foveate.web").joinpath("files")
     return {name: _build_asset(name, folder.joinpath(name).read_bytes()) for name in _FILES}
 

@@ -242,8 +242,6 @@ def _sum_parts(parts: Sequence[SpendingTotals]) -> SpendingTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapUsageRow:
-    """A cap for one agent, session or day, and how much of it is used."""
-
     about: str
     text: str
     limit: Decimal

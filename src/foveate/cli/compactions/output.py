@@ -235,7 +235,6 @@ class CompactionFormatter:
             yield f"{' ' * _INDENT}{self._display.escape(line.expandtabs())}".rstrip()
 
     def _summary_lines(self, text: str) -> Iterator[str]:
-        """Wrap the lines of a model's summary, with their own indentation."""
         for line in text.splitlines():
             bare = line.expandtabs()
             indent = min(len(bare) - len(bare.lstrip(" ")), _MAX_SUMMARY_INDENT)
@@ -394,7 +393,6 @@ def _format_time(seconds: float, time_format: str = "%Y-%m-%d %H:%M:%S %z") -> s
 
 
 def _message_excerpt(details: CompactionContents, turn: bytes) -> tuple[str, str]:
-    """Return the role of a message and its first line that is not blank."""
     role, text = read_message(details.api_format, turn)
     return role, " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
 

@@ -290,7 +290,6 @@ def report_lines(
 def _name_columns(
     report: CostReport, display: Display, families: Mapping[str, SessionFamily]
 ) -> Iterator[tuple[Column, list[str]]]:
-    """Yield the columns of the groups, each with a cell for every row and the total."""
     for number, name in enumerate(report.group_by):
         values = [row.group[number] for row in report.rows]
         total = "" if number else "total"
@@ -365,7 +364,6 @@ def cap_lines(caps: Sequence[CapStatus], display: Display) -> list[str]:
 
 
 def _listed_amounts(status: CapStatus) -> Iterator[Decimal]:
-    """Yield the amounts in the rows of a cap: its limit and, for each use, spent, reserved and left."""
     if not status.uses:
         yield status.cap.dollars
     for use in status.uses[:_MAX_LISTED_USES]:

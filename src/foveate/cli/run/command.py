@@ -148,7 +148,6 @@ def _explain_unknown(command: Sequence[str]) -> str:
 
 
 def _check_program(program: str, environment: Mapping[str, str], agent: "Agent | None") -> None:
-    """Check that the program exists, before a gateway is started for it."""
     import shutil
 
     if shutil.which(program, path=environment.get("PATH")) is None:
@@ -267,7 +266,6 @@ def _print_summary(summary: "RunSummary", run: "RunPrefix", code: int, advice: s
 
 
 def plan_lines(plan: "LaunchPlan") -> Iterator[str]:
-    """Show what would be set, in a form that a shell accepts."""
     yield from (f"export {name}={quote(value)}" for name, value in plan.environment.items())
     yield join(plan.arguments)
 

@@ -184,7 +184,6 @@ def _shorten(text: "Text", cells: int, fit: Fit, display: Display) -> "Text":
 
 
 def shorten_middle(text: str, cells: int, display: Display) -> str:
-    """Replace the middle of a text that is too long with an ellipsis."""
     from rich.cells import cell_len, set_cell_size
 
     text = display.escape(text)

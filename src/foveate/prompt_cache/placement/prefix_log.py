@@ -316,7 +316,6 @@ class PrefixLog:
         *,
         is_shared: bool,
     ) -> None:
-        """Add the request's prefixes to the conversation that it continues, or to a new one."""
         conversation = continued or _PrefixConversation()
         for key in keys[max(0, last + 1 - _MAX_CONVERSATION_KEYS) : last + 1]:
             known = self._by_key.get(key)

@@ -83,7 +83,6 @@ def build_cost_chart(
 
 
 def build_savings_chart(time_range: TimeRange, overall: SpendingOverTime) -> Chart:
-    """Show the simulated savings of each mechanism, and the cost of unplanned cache misses."""
     kinds: dict[str, tuple[Callable[[SpendingTotals], Decimal], str]] = {
         "saved by breakpoints": (lambda spending: spending.saved_by_breakpoints, "three"),
         "saved by compaction and trimming": (lambda spending: spending.saved_by_compaction, "four"),
@@ -110,7 +109,6 @@ def build_savings_chart(time_range: TimeRange, overall: SpendingOverTime) -> Cha
 
 
 def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOverTime]) -> Chart:
-    """Show the hit ratio of each agent, with the health levels as limits."""
     ratios = {
         name: [part.get(group, NO_SPENDING).ratio for group in time_range.groups]
         for name, part in agents.items()
@@ -160,7 +158,6 @@ def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOv
 
 
 def build_requests_chart(time_range: TimeRange, overall: SpendingOverTime) -> Chart:
-    """Stack failed requests on successful ones."""
     values = [overall.get(group, NO_SPENDING) for group in time_range.groups]
     requests, failed = (
         sum(spending.requests for spending in values),
@@ -406,7 +403,6 @@ def _count_rejections(samples: Iterable[Sample], agent: str | None) -> Mapping[s
 
 
 def _build_rows(spending_by_name: Mapping[str, SpendingTotals]) -> Sequence[SpendingRow]:
-    """Sort by cost, then by requests."""
     order = sorted(
         spending_by_name.items(),
         key=lambda entry: (-entry[1].dollars, -entry[1].requests, -entry[1].calls, entry[0]),
@@ -489,7 +485,6 @@ def summarize_added_latency(samples: Iterable[Sample]) -> Latency | None:
 
 
 def summarize_steps(samples: Iterable[Sample]) -> list[Latency]:
-    """Return the duration of each step, the slowest first."""
     latencies = [
         latency
         for item in samples

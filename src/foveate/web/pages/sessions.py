@@ -217,8 +217,6 @@ class WindowPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentWindow:
-    """Contents and size of the context window; None where unknown."""
-
     parts: Sequence[WindowPart]
     tokens: int
     window_tokens: int | None
@@ -341,7 +339,6 @@ def _colour(name: str) -> str:
 
 
 def _group_by_kind(point: WindowSample, filling: WindowContents | None) -> dict[str, int]:
-    """Sum the tokens of a window by kind; the rest is of the other kind."""
     sizes: dict[str, int] = {}
     for section in filling.sections if filling is not None else ():
         kind = _kind(section.name)
@@ -541,7 +538,6 @@ async def load_session_page(data: GatewayData, page_request: PageRequest) -> Web
 
 
 async def _load_requests(store: Store, session_id: str, before_id: str) -> _RequestPage:
-    """Load the requests before one, or the latest ones."""
     before: tuple[float, str] | None = None
     if before_id:
         trace = await store.traces.get(before_id)
@@ -596,7 +592,6 @@ def _hit_ratio(sums: Sequence[ChargeTotal]) -> float | None:
 
 
 async def _load_family(store: Store, session_id: str) -> SessionRelatives:
-    """Load the title of a session, its parent and its children, if they can be shown."""
     families = store.session_tree
     labels, children, descendants = await asyncio.gather(
         families.labels([session_id]),
