@@ -44,7 +44,7 @@ _MAX_CACHED_SUMMARIES = 64
 
 
 def find_active_compaction(chain: HashChain, compactions: Sequence[Compaction]) -> Compaction | None:
-    """The longest compaction that is not undone and leaves at least one message; None if there is none."""
+    """The longest compaction that is not undone and leaves at least one message."""
     active = [
         compaction for compaction in matching_compactions(chain, compactions) if compaction.undone_at is None
     ]

@@ -133,7 +133,7 @@ def make_clearing_record(
     model: str,
     now: float,
 ) -> Compaction:
-    """The record of results that are cleared together. The same decision has the same id everywhere."""
+    """The same decision has the same id everywhere."""
     messages = max(block.message for block in blocks) + 1
     boundary = chain.hashes[messages - 1]
     places = ",".join(f"{block.message}:{block.block}" for block in blocks)

@@ -153,7 +153,7 @@ class CompactionStore(Protocol):
         """Extend a lease; None if it was lost."""
 
     async def release_lease(self, lease: CompactionLease) -> None:
-        """Release a lease; does nothing if it was lost."""
+        """Do nothing if the lease was lost."""
 
     async def record(
         self, compaction: Compaction, messages: Sequence[bytes], *, lease: CompactionLease | None

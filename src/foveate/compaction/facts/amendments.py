@@ -131,7 +131,7 @@ def _is_about_other(subject: Subject, old: Statement) -> bool:
 def _write_with_values(
     old: Statement, old_type: ValueType, new: Statement, subject: Subject, new_type: ValueType
 ) -> str:
-    """The old statement with the values of the new one; empty if it is not clear which value replaces which."""
+    """Empty if it is not clear which value replaces which."""
     added = subject.values[new_type]
     units = {subject.units.get(value, "") for value in added}
     removed = {
@@ -162,7 +162,7 @@ def amend(old: Statement, new: Statement) -> Statement | None:
 
 
 def amend_name(old: Statement, renamed: tuple[str, str]) -> Statement | None:
-    """The old statement with a new name; None if it does not have the old name, or has both."""
+    """None if `old` does not have the old name, or has both."""
     name, new_name = renamed
     places = [*find_whole(name, old.text)]
     if not places or next(find_whole(new_name, old.text), None) is not None:

@@ -155,8 +155,6 @@ class Subject:
 
 @dataclass(slots=True)
 class Token:
-    """A word or a number with what it is in its sentence."""
-
     text: str
     lower: str
     start: int

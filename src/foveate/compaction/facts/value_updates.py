@@ -345,7 +345,6 @@ def find_other_changes(
 
 
 def write_changes(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> str:
-    """The text of the old statement with the new values."""
     text = old.text
     by_place = {change.old.start: change for change in changes}
     for _, change in sorted(by_place.items(), reverse=True):

@@ -54,7 +54,6 @@ class Wording:
 
 @lru_cache(maxsize=_MAX_TEXTS)
 def find_mentions(text: str) -> Wording:
-    """The values of a text, each by itself."""
     tokens = read_tokens(text)
     ends = [0, *(match.end() for match in _PART_END.finditer(text)), len(text) + 1]
     mentions: list[Mention] = []

@@ -370,7 +370,6 @@ class _Sides:
 
 
 def find_asking_clause(sentence: str) -> str:
-    """The clause of a sentence that asks for something."""
     clauses = (_trim(sentence[start:end]) for start, end in _clause_ranges(sentence))
     return next((clause for clause in clauses if is_request(clause) and _says_what(clause)), "")
 

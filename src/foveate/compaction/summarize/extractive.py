@@ -292,7 +292,7 @@ class _SectionEntry:
 
     @property
     def message(self) -> int | None:
-        """The number of its message from 1; None if it is not known."""
+        """The number of its message from 1."""
         index = max(self.order[0], self.source_index)
         return index + 1 if index >= 0 else None
 

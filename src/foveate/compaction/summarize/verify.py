@@ -245,7 +245,7 @@ _GENERIC_WORDS_TEXT = """
 
 
 def shares_content(text: str, history: Iterable[str]) -> bool:
-    """Return whether `text` shares content with `history`, which is read only as far as necessary."""
+    """Read `history` only as far as necessary."""
     words, pairs = _content_words(text)
     history_words: set[str] = set()
     shared_words: set[str] = set()
