@@ -183,7 +183,7 @@ def _load_budget(name: str | None, total_tokens: int | None) -> "Budget":
 
 
 def _load_named_budget(name: str) -> "Budget":
-    """Load a budget file. If the file does not exist, accept the name of a built-in ladder."""
+    """If the file does not exist, accept the name of a built-in ladder."""
     from foveate.budget import Budget
     from foveate.budget.ladder import BUILT_IN_LADDERS
     from foveate.config import load_budget

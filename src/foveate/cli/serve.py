@@ -197,7 +197,7 @@ def _serve_with_workers(
 
 @contextmanager
 def _listen(host: str, port: int) -> "Iterator[socket.socket]":
-    """Open a listening socket. If the port is in use, the error says how to find the process that uses it."""
+    """If the port is in use, the error says how to find the process that uses it."""
     from foveate.http.listening_sockets import find_listener_command, open_listening_socket
 
     try:

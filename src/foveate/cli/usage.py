@@ -170,7 +170,7 @@ def _parse_kind(report: str) -> "ReportKind":
 
 
 def _parse_zone(name: str | None) -> "tzinfo | None":
-    """Return a time zone; None is local time."""
+    """None is local time."""
     if name is None:
         return None
     from zoneinfo import ZoneInfo
@@ -469,7 +469,7 @@ def _number_columns(report: "UsageReport", display: Display) -> Iterator[tuple[C
 
 
 def _cost_cell(sum_: "UsageSum", amount: str) -> Cell:
-    """A cost; if some prices are unknown, it is only a part of it."""
+    """If some prices are unknown, the cost is only a part."""
     if not sum_.unknown_calls:
         return Styled(amount, "green")
     return Styled(amount if amount == _UNKNOWN else f"{amount} + {_UNKNOWN}", "yellow")

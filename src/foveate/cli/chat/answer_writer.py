@@ -246,7 +246,7 @@ class _MarkdownWriter:
         self._live_lines, self._scrolled_lines = [], 0
 
     def _draw_lines(self, lines: list[str], *, is_finished: bool, can_scroll: bool) -> None:
-        """Replace the live lines. Lines that are the same stay untouched, so nothing flickers."""
+        """Lines that are the same stay untouched, so nothing flickers."""
         room = max(1, self._rows() - _SPARE_ROWS)
         is_too_long = len(lines) > room and not is_finished
         if is_too_long and not can_scroll:
@@ -271,7 +271,7 @@ class _MarkdownWriter:
 
 
 def _line_columns(display: Display) -> int:
-    """Return the usable width: terminals differ in what they do in the last column."""
+    """Terminals differ in what they do in the last column."""
     return max(1, display.columns - 1)
 
 
@@ -355,7 +355,7 @@ def _split_code(block: MarkdownBlock) -> tuple[list[MarkdownBlock], MarkdownBloc
 
 @dataclass(frozen=True, slots=True)
 class RenderedBlocks:
-    """Lines of some blocks. If there is a table, lines may change with every row that is appended."""
+    """If there is a table, lines may change with every row that is appended."""
 
     lines: list[str]
     has_table: bool = False
@@ -498,7 +498,7 @@ def wrap_text(text: str, columns: int) -> list[str]:
 
 
 def wrap_styled(line: str, columns: int) -> list[str]:
-    """Break a line that may contain styles. Continuation lines have the same indentation."""
+    """Continuation lines have the same indentation."""
     text = Text.from_ansi(line)
     if text.cell_len <= columns:
         return [line]

@@ -122,7 +122,7 @@ class _ChatEnvironment:
     @classmethod
     @contextmanager
     def open(cls, config: Path | None) -> "Iterator[_ChatEnvironment]":
-        """Open the environment; a local model that it started is stopped at the end of the block."""
+        """Stop the local model that it started at the end of the block."""
         with ExitStack() as stack:
             yield cls(config, stack)
 
@@ -195,7 +195,7 @@ def _run_chat(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """Options of the command line. Without a question, the chat runs until the user ends it."""
+    """Without a question, the chat runs until the user ends it."""
 
     question: str | None
     agent: str

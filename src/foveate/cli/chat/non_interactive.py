@@ -96,7 +96,7 @@ async def run_non_interactive(
 
 
 class _Stdout:
-    """Standard output. `is_read` turns false when the reader is gone."""
+    """`is_read` turns false when the reader is gone."""
 
     def __init__(self) -> None:
         if sys.stdout is None:
@@ -195,7 +195,7 @@ async def _show_on_terminal(
 
 
 class _PlainAnswerWriter:
-    """Writes the text of an answer. Calls `stop` once nobody can read it."""
+    """Calls `stop` once nobody can read the answer."""
 
     def __init__(self, stdout: _Stdout, stop: Callable[[], None], on_start: Callable[[], None]) -> None:
         self._on_start = on_start

@@ -340,7 +340,7 @@ def describe_window_use(preview: RequestPreview) -> str:
 
 
 def format_spending(totals: CallTotals) -> str:
-    """Format the cost of calls. Calls of unknown price are counted separately, never as free."""
+    """Calls of unknown price are counted separately, never as free."""
     if not totals.unknown_calls:
         return _format_dollars(totals.dollars)
     return _add_unknown_calls(_format_dollars(totals.dollars), totals)

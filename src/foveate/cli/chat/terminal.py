@@ -135,7 +135,7 @@ class _ChatTerminal:
         )
 
     def display(self) -> console.Display:
-        """Describe the terminal as it is now; it may have been resized."""
+        """The terminal may have been resized."""
         return console.display_for(sys.stdout)
 
     async def read_line(self) -> str | None:

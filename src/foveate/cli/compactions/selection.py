@@ -17,7 +17,7 @@ _PAGE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionFilter:
-    """Conditions on compactions; None matches all. Times are Unix seconds, both ends included."""
+    """None matches all. Times are Unix seconds, both ends included."""
 
     agent: str | None = None
     session_id: str | None = None

@@ -352,7 +352,7 @@ def _reject_options_before_command(context: typer.Context) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSelection:
-    """Conditions on calls; None matches all. `since` is included, `until` is not."""
+    """None matches all. `since` is included, `until` is not."""
 
     agent: str | None = None
     session: str | None = None

@@ -479,7 +479,7 @@ class TraceFormatter:
     def _table_with_notes(
         self, columns: Sequence[Column], rows: Sequence[Sequence[str]], notes: Sequence[str]
     ) -> Iterator[str]:
-        """Format a table. The note of a row follows in the same line, or below it if it does not fit."""
+        """The note of a row follows in the same line, or below it if it does not fit."""
         heading, *lines = format_table(columns, rows, self._display)
         yield heading
         cells = max(map(cell_len, lines)) + GAP
@@ -659,7 +659,7 @@ def _comparison_lines(history: SessionHistory) -> Iterator[str]:
 
 
 def _format_paid(dollars: Decimal, *, unknown: int, calls: int) -> str:
-    """Format dollars; calls of unknown price are named, not taken as zero."""
+    """Calls of unknown price are named, not taken as zero."""
     if unknown >= calls:
         return "cost unknown"
     return _format_dollars(dollars) + (

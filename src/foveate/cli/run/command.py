@@ -208,7 +208,7 @@ def _read_summary(
     recorded_as: str | None,
     started_at: float,
 ) -> "RunSummary | None":
-    """Read what the run cost. A store that cannot be read must not change the exit code of the agent."""
+    """A store that cannot be read must not change the exit code of the agent."""
     from foveate.agents.run_summary import RunSummary, read_run
     from foveate.cli.store import run_in_store
     from foveate.errors import NothingKept
@@ -438,7 +438,7 @@ def _is_in_foreground() -> bool:
 
 @contextmanager
 def _saved_terminal() -> Iterator[None]:
-    """Restore the terminal afterwards: an agent that is killed leaves it in raw mode."""
+    """An agent that is killed leaves the terminal in raw mode."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield
         return

@@ -33,7 +33,7 @@ Output = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """Properties of an output. Tables are fitted to `columns` only on a terminal."""
+    """Tables are fitted to `columns` only on a terminal."""
 
     columns: int = _DEFAULT_COLUMNS
     encoding: str = "utf-8"
@@ -263,7 +263,7 @@ def _supports_colours(stream: TextIO | None) -> bool:
 
 
 def _terminal_columns(stream: TextIO | None) -> int:
-    """Return the width of a terminal; the variable COLUMNS takes precedence."""
+    """The variable COLUMNS takes precedence."""
     requested = os.environ.get("COLUMNS", "")
     if requested.isdecimal() and len(requested) < 6 and int(requested):
         return int(requested)
