@@ -79,7 +79,7 @@ _LENGTH_STOP_REASONS = frozenset(("length", "max_tokens", "max_output_tokens"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTotals:
-    """Totals of calls. `dollars` covers calls with a known price; `unknown_calls` have none."""
+    """`dollars` covers calls with a known price; `unknown_calls` have none."""
 
     model: str = ""
     category: str = ""

@@ -158,7 +158,7 @@ def _find_routed_upstream(config: ResolvedConfig, model: str) -> Upstream | None
 
 
 def _guess_upstream(config: ResolvedConfig, model: str) -> Upstream:
-    """Guess the upstream from the model's name; unknown models are OpenAI's."""
+    """Unknown models are OpenAI's."""
     upstreams = config.gateway.routing.upstreams
     defaults = config.gateway.routing.default_upstreams
     for prefix, name in _MODEL_PREFIXES.items():

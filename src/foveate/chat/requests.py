@@ -26,7 +26,7 @@ class ChatRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTurn:
-    """A turn of the conversation. `is_cut`: the user stopped it."""
+    """`is_cut`: the user stopped it."""
 
     role: ChatRole
     text: str

@@ -135,7 +135,7 @@ class Failure:
 def classify_failure(
     status: int, headers: dict[str, str], body: bytes, target: ModelTarget, *, has_history: bool
 ) -> Failure:
-    """Describe an error response. `has_history`: the conversation has earlier turns."""
+    """`has_history`: the conversation has earlier turns."""
     message = _read_error_message(body)
     server = f"{target.upstream.name} ({target.upstream.base_url})"
     match status:
