@@ -154,7 +154,7 @@ class SpendingTotals:
 
     @property
     def paid(self) -> Decimal | None:
-        """The cost; None if no call has a known price."""
+        """None if no call has a known price."""
         return None if self.calls and self.unpriced >= self.calls else self.dollars
 
     @property

@@ -69,7 +69,7 @@ class WorkspaceListing:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of all files; None if any is unknown."""
+        """None if the tokens of any file are unknown."""
         known = [file.tokens for file in self.files if file.tokens is not None]
         return sum(known) if len(known) == len(self.files) else None
 

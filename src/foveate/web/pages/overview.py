@@ -217,7 +217,7 @@ def _bars(time_range: TimeRange, name: str, amounts: Iterable[Decimal | int], co
 
 
 def _chart_values(time_range: TimeRange, amounts: Iterable[Decimal | int]) -> list[float | None]:
-    """Return values for a chart; None for units that have not started."""
+    """None stands for units that have not started."""
     return [float(amount) if place < time_range.started else None for place, amount in enumerate(amounts)]
 
 
@@ -412,7 +412,7 @@ def _build_rows(spending_by_name: Mapping[str, SpendingTotals]) -> Sequence[Spen
 
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
-    """A problem and its remedy; `path` is a page with details."""
+    """`path` is a page with details."""
 
     problem: str
     remedy: str

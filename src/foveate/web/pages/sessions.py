@@ -207,7 +207,7 @@ def _parse_place(page_request: PageRequest, name: str, order: str) -> SessionTot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPart:
-    """A part of the context window; `colour` is that of its kind."""
+    """`colour` is that of the part's kind."""
 
     name: str
     tokens: int
@@ -328,7 +328,7 @@ def _token_count(point: WindowSample) -> int:
 
 
 def _kind(name: str) -> str:
-    """Return the kind of a section; all injected sections are one kind."""
+    """All injected sections are one kind."""
     if name.startswith(_INJECTED_KIND):
         return _INJECTED_KIND
     return name if name in _KIND_COLOURS else _OTHER_KIND
@@ -428,7 +428,7 @@ def _describe_chart(points: Sequence[WindowSample], counts: Sequence[int], event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """A request in the table. `number` is its position in the session, from 1."""
+    """`number` is the position in the session, from 1."""
 
     number: int
     traced: ChargedTrace
@@ -492,7 +492,7 @@ class SessionRelatives:
 
 
 async def load_session_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """Load one session. Its parent and children have the same agent, since ids are derived from its name."""
+    """Parent and children have the same agent, since ids are derived from its name."""
     session_id, store = page_request.path_parameters["id"], data.store
     before_id, compactions_before = page_request.text("before"), _parse_compactions_before(page_request)
     session = await store.totals.get_session(session_id)
