@@ -54,7 +54,7 @@ _MIN_PARALLEL_CALLS = 200
 
 @dataclass(slots=True)
 class Spend:
-    """The cost of calls; those of unknown price are only counted."""
+    """Calls of unknown price are only counted."""
 
     calls: int = 0
     unpriced_calls: int = 0

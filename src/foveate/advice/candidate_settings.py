@@ -235,7 +235,7 @@ def _result_limit(share: float) -> Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateResult:
-    """A simulated candidate. `saving` is negative if it costs more, and None if a price is unknown."""
+    """`saving` is negative if the candidate costs more, and None if a price is unknown."""
 
     candidate: Candidate
     cost: SimulatedCost | None
@@ -244,7 +244,7 @@ class CandidateResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinationResult:
-    """Several candidates together. Their savings do not add up, because they save the same tokens."""
+    """Savings do not add up, because they save the same tokens."""
 
     candidates: tuple[Candidate, ...]
     cost: SimulatedCost | None

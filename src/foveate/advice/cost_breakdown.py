@@ -435,7 +435,7 @@ class MissCosts:
 
 @dataclass(slots=True, kw_only=True)
 class CostBreakdown:
-    """Where the money went. `tier_calls` exceeded a price tier, which cost `tier_dollars` more."""
+    """`tier_calls` exceeded a price tier, which cost `tier_dollars` more."""
 
     dollars: float = 0.0
     parts: dict[ContextPart, PartCost] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_
 
 
 class Period(NamedTuple):
-    """A period of time; its ends are seconds since 1970. A call without a time is in every period."""
+    """The ends are seconds since 1970. A call without a time is in every period."""
 
     since: float
     until: float
