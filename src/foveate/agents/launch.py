@@ -99,7 +99,7 @@ def can_replace(agent: Agent, setting: ConfiguredUrl) -> bool:
 
 
 def _fill(text: str, url: str) -> str:
-    """Fill in the placeholders. Not `format`: texts contain other braces."""
+    """Not `format`: texts contain other braces."""
     return text.replace("{url}", url).replace("{package}", _PACKAGE)
 
 
