@@ -14,7 +14,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Result of a check. `name` tells several findings of one check apart; `advice` says what to do."""
+    """`name` tells several findings of one check apart; `advice` says what to do."""
 
     check: str
     level: Level

@@ -33,7 +33,7 @@ _THREADS = 8
 
 
 async def run_doctor(config: Path | None, *, checks_upstreams: bool) -> list[Finding]:
-    """Run all checks. The store is checked first, because it knows which models are used."""
+    """The store is checked first, because it knows which models are used."""
     environment = dict(os.environ)
     threads = DaemonThreadPool(_THREADS, "foveate-doctor")
     config_now, config_findings = _load_config(config, environment)

@@ -205,7 +205,7 @@ def _unusable_server(url: str, reason: str) -> Finding:
 
 
 def _check_tables(rows: QueryRows, target: str, now: float) -> StoreCheck:
-    """Check the tables. If their version is not the current one, only report the version."""
+    """If the version is not the current one, only report the version."""
     has_tables = (
         rows("SELECT 1 FROM pg_tables WHERE tablename = 'foveate_version'", ())
         if (target.startswith("postgresql:"))
