@@ -100,7 +100,7 @@ class Launchd:
 
 
 def _process_start(pid: str) -> float | None:
-    """Return when a process started. `ps` shows its age as [[days-]hours:]minutes:seconds."""
+    """`ps` shows the age as [[days-]hours:]minutes:seconds."""
     elapsed = run_program("ps", "-o", "etime=", "-p", pid).stdout.strip()
     parts = elapsed.replace("-", ":").split(":")
     if not all(part.isdecimal() for part in parts):

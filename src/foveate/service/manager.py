@@ -96,7 +96,7 @@ def install(manager: ServiceManager, plan: ServicePlan) -> None:
 
 
 def _check_port(server: ServerSettings) -> None:
-    """Check that the gateway can listen. Another one at the same port would answer in its place."""
+    """Another gateway at the same port would answer in place of this one."""
     try:
         open_listening_socket(server.host, server.port).close()
     except CannotListen as error:
@@ -144,7 +144,7 @@ def remove(manager: ServiceManager) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """The installed service. `since` is null if it does not run, `health` if the gateway does not answer."""
+    """`since` is null if the service does not run, `health` if the gateway does not answer."""
 
     installed: bool
     running: bool
