@@ -217,7 +217,7 @@ class _YamlParser:
 
 
 def _parse_decimal(text: str) -> Decimal:
-    """Parse a decimal. YAML writes infinity and NaN with a leading dot."""
+    """YAML writes infinity and NaN with a leading dot."""
     return Decimal(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
