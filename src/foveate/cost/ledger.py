@@ -199,7 +199,7 @@ class Ledger(Protocol):
         """Extend reservations to `expires_at`, and return the calls that still have one."""
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
-        """Return the balances of accounts; zero for unknown ones."""
+        """The balances of unknown accounts are zero."""
 
     async def sum_charges(
         self,

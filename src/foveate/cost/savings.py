@@ -91,7 +91,7 @@ def make_own_call_savings(call: Call, charged: Decimal | None) -> Savings:
 
 
 def add_savings(savings: Iterable[Savings]) -> Savings:
-    """Add up savings; unknown amounts are ignored."""
+    """Unknown amounts are ignored."""
     added: dict[str, Decimal | None] = dict.fromkeys(_AMOUNTS)
     for call_savings in savings:
         for name in _AMOUNTS:

@@ -205,7 +205,7 @@ def _per_million(amount: object) -> object:
 
 
 def _multiply(amount: object, number: int) -> object:
-    """Multiply an amount. Other values are returned unchanged, and rejected when amounts are checked."""
+    """Values that are not amounts are returned unchanged, and rejected when amounts are checked."""
     if isinstance(amount, bool) or not isinstance(amount, int | Decimal):
         return amount
     try:

@@ -148,7 +148,7 @@ class Price:
         return _sum((self.unsplit, *pieces))
 
     def add(self, other: "Price") -> "Price":
-        """Return the price of two calls; it is sure only if both are."""
+        """The sum is sure only if both prices are."""
         units = dict(self.units)
         for unit, dollars in other.units:
             units[unit] = EXACT.add(units.get(unit, ZERO), dollars)
