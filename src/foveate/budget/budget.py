@@ -45,7 +45,7 @@ _SECTION_USAGE_KEYS = ("name", "tokens", "cap_tokens")
 
 
 def smaller_limit(first: Number | None, second: Number | None) -> Number | None:
-    """The smaller of two limits. None means no limit."""
+    """None means no limit."""
     return min((limit for limit in (first, second) if limit is not None), default=None)
 
 
@@ -90,7 +90,7 @@ class SectionRule:
         return replace(other, **{name: value for name, value in values.items() if value is not None})
 
     def applied(self, section: Section) -> Section:
-        """Return `section` with this rule applied. Of two caps the smaller applies."""
+        """Of two caps the smaller applies."""
         return Section(
             section.name,
             section.text if section.items is None else None,

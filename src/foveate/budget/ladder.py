@@ -319,7 +319,7 @@ def _part_text(part: TextSpan | MeasuredText | Segment) -> str:
 
 
 def effective_cap(section: Section, limit_tokens: int) -> int | None:
-    """The cap of a section: the smaller of `max_tokens` and its share of the limit."""
+    """The smaller of `max_tokens` and the section's share of the limit."""
     if section.share is None:
         return section.max_tokens
     # 0.29 of 100 is 28.999999999999996, and an int can exceed the largest float.
@@ -328,7 +328,7 @@ def effective_cap(section: Section, limit_tokens: int) -> int | None:
 
 
 def _rank_key(score: float | None) -> tuple[bool, float]:
-    """Rank items by score. Those without a score come last, in their order."""
+    """Items without a score come last, in their order."""
     return (False, 0.0) if score is None else (True, score)
 
 

@@ -49,7 +49,7 @@ class ContextWindow:
 
 @lru_cache(_MAX_CACHED_WINDOWS)
 def find_context_window(model: str) -> ContextWindow | None:
-    """Return the context window of a model. None if neither it nor its family is known."""
+    """None if neither the model nor its family is known."""
     name = normalize_model_name(model)
     table = _load_windows()
     if not table.other_kinds.isdisjoint(name.split("-")):
@@ -111,7 +111,7 @@ class OutputLimit:
 
 @lru_cache(_MAX_CACHED_OUTPUT_LIMITS)
 def find_output_limit(model: str) -> OutputLimit | None:
-    """Return the output limit of a model. None unless exactly this model is known."""
+    """None unless exactly this model is known."""
     name = normalize_model_name(model)
     family = next((family for family in _load_output_limits() if re.search(family.match, name)), None)
     if family is None:

@@ -208,7 +208,7 @@ def render_budget_section(sections: Iterable[SectionReport], *, tokens: int, lim
 
 
 def is_near_cap(section: SectionReport) -> bool:
-    """Return whether a section has reached 95% of its cap. A cap of 0 does not count."""
+    """From 95% of the cap on. A cap of 0 does not count."""
     cap_tokens = section.cap_tokens
     # Integers, since a cap can exceed the largest float.
     return cap_tokens is not None and 20 * section.upper >= 19 * cap_tokens > 0
