@@ -187,7 +187,7 @@ class SimulatedCache:
     def _find_entry(
         self, key: bytes, shared: Mapping[bytes, CacheEntry] | None, at: float
     ) -> CacheEntry | None:
-        """The entry of a prefix. A shared entry is used only if the own one is not readable."""
+        """A shared entry is used only if the own one is not readable."""
         entry = self.entries.find(key)
         if shared and (entry is None or not entry.is_readable(at)):
             other = shared.get(key)

@@ -436,7 +436,7 @@ def main_text(content: Any) -> str:
 
 
 def tool_name(tool: Any) -> str:
-    """The name of a tool; of a provider's built-in tool without a name, its type."""
+    """For a provider's built-in tool without a name, its type."""
     fields = as_dict(tool)
     nested = (as_dict(fields.get(name)).get("name") for name in ("function", "toolSpec", "custom"))
     names = (fields.get("name"), *nested, fields.get("type"), next(iter(fields), None))

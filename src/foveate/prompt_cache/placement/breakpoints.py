@@ -611,7 +611,7 @@ def _choose_cheapest(
 def _add_in_order(
     costs: PlacementCosts, breakpoints: BreakpointSet, candidates: Sequence[CandidateBreakpoint]
 ) -> BreakpointSet | None:
-    """Add these breakpoints; None if the provider would not accept their order."""
+    """None if the provider would not accept their order."""
     for candidate in candidates:
         if not breakpoints.accepts(candidate):
             return None

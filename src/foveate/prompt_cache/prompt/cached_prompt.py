@@ -107,9 +107,7 @@ def find_layout(pieces: Sequence[PromptPiece]) -> PromptLayout:
 
 
 def find_pieces(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, int]:
-    """Find the pieces at `places`. Searches the front first, then backwards from the end, where they usually
-    are.
-    """
+    """Searches the front first, then backwards from the end, where they usually are."""
     pieces, layout = prompt.pieces, prompt.layout
     system_end = _find_system_end(pieces) if layout is None else layout.system_end
     indices = {place.index for place in places}  # cheaper to compare than whole places
