@@ -21,14 +21,14 @@ _MAX_PAUSE_SECONDS = 64.0
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A change of a file or folder. An edit leaves its path in place; other changes may not."""
+    """An edit leaves the path in place; other changes may not."""
 
     path: str
     is_edit: bool
 
 
 class FolderObserver(Protocol):
-    """Receives changes. Called in the watcher's thread."""
+    """Called in the watcher's thread."""
 
     def unwatched_folders(self) -> frozenset[str]:
         """Folders that are not watched yet; usually none. Called many times a second."""

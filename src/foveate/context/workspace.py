@@ -236,7 +236,7 @@ PathStep = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file that was found. `real_path` has no links; `stamp` differs after a change."""
+    """`real_path` has no links; `stamp` differs after a change."""
 
     name: str
     path: str

@@ -45,7 +45,7 @@ _MAX_RETRY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceCacheOptions:
-    """Options of the cache. With a `max_age_seconds` of 0, bundles are read again only after changes."""
+    """With a `max_age_seconds` of 0, bundles are read again only after changes."""
 
     enabled: bool = True
     watch_debounce_ms: float = 500
@@ -75,7 +75,7 @@ class WorkspaceCacheStats:
 
 @dataclass(slots=True, eq=False)
 class _CacheSlot:
-    """Cached state of a workspace. Guarded by the lock of its `WorkspaceCache`."""
+    """Guarded by the lock of its `WorkspaceCache`."""
 
     workspace: Workspace
     read_lock: Lock = field(default_factory=Lock)
@@ -91,7 +91,7 @@ class _CacheSlot:
 
 
 def read_bundle(workspace: Workspace, gate: Gate, last: Bundle | None = None) -> Bundle:
-    """Read the bundle of a workspace now. Unavailable files keep their text in `last`."""
+    """Unavailable files keep their text in `last`."""
     return merge_reading(workspace, read_files(scan_workspace(workspace), gate), last, frozenset())
 
 
