@@ -29,7 +29,7 @@ class Connection(asyncio.Protocol):
     """An open connection. Its owner sends a request, reads the whole response, and may then send another."""
 
     def __init__(self, url: str) -> None:
-        """Create a connection; `url` names the server in errors."""
+        """`url` names the server in errors."""
         self._url = url
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None

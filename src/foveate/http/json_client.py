@@ -21,7 +21,7 @@ _REPLY_DECODER = msgspec.json.Decoder(JsonReply)
 
 
 class JsonClient:
-    """JSON client with a connection pool. Close it with `async with` or `close`."""
+    """Close it with `async with` or `close`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class JsonClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. The next call opens new ones."""
+        """The next call opens new connections."""
         await self._pool.close()
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:

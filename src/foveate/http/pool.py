@@ -99,7 +99,7 @@ _parse_url_cached = lru_cache(maxsize=1024)(_parse_url)
 
 
 class HttpResponse:
-    """Status and headers of a response. `read_chunk` streams its body."""
+    """`read_chunk` streams the body."""
 
     def __init__(self, connection: Connection) -> None:
         self.status = connection.status
