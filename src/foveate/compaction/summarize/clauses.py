@@ -33,9 +33,9 @@ TokenCounter = Callable[[str], int]
 
 # Where a sentence may be cut. A colon follows what the rest is about.
 _CLAUSE_END = re.compile(
-    r"[;.!?](?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)(?<!\bSt\.)(?<!\bNr\.)\s+|,\s+|\s+[–—-]\s+"
-    r"|\s+(?=(?:and|but|so|because|since|although|though|while|which|und|aber|weil|denn|obwohl|et|mais"
-    r"|parce que|y|pero|porque|ma|perché|mas)\s)",
+    r"[;.!?](?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)(?<!\bSt\.)(?<!\bNr\.)\s+|,\s+"
+    r"|(?<!\s)\s++(?:[–—-]\s+|(?=(?:and|but|so|because|since|although|though|while|which|und|aber|weil|denn"
+    r"|obwohl|et|mais|parce que|y|pero|porque|ma|perché|mas)\s))",
     re.IGNORECASE,
 )
 _EDGES = " ,;:–—-"
