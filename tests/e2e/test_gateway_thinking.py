@@ -5,7 +5,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from foveate.compaction.plan import CompactionOptions
 from foveate.compaction.store import ApplicationChange, Compaction, CompactionOutcome
 from foveate.config.settings import ServerSettings
 from foveate.engine.options import AgentOptions
+from foveate.gateway.server.broadcast import WorkerBroadcast
 from foveate.session.hash_chain import compute_chain
 from foveate.store import Store, open_store
 from tests.support.servers.gateway import RunningGateway, running_gateway
@@ -93,8 +94,9 @@ def running_agent(thinking: Any) -> Iterator[Agent]:
 def two_gateways(
     agent: Agent, folder: Path, options: AgentOptions = COMPACTION_OPTIONS
 ) -> Iterator[list[RunningGateway]]:
-    """Run two gateways on one store; the agent alternates between them."""
+    """Run two workers on one store; the agent alternates between them."""
     with ExitStack() as stack:
+        broadcast = stack.enter_context(closing(WorkerBroadcast.create(2)))
         gateways = [
             stack.enter_context(
                 running_gateway(
@@ -103,9 +105,10 @@ def two_gateways(
                     clock=agent.sandbox.clock,
                     options=options,
                     server=ServerSettings(workers=2),
+                    broadcast=WorkerBroadcast(broadcast.descriptor, worker),
                 )
             )
-            for _ in range(2)
+            for worker in range(2)
         ]
         clients = [
             stack.enter_context(anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0))

@@ -26,6 +26,7 @@ from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import Route, Routing, Upstream
 from foveate.sandbox.server import open_listening_socket, socket_url
+from foveate.session.recent_sessions import Broadcast
 from tests.support.stores.templates import ensure_store
 
 
@@ -87,10 +88,12 @@ def running_gateway(
     upstreams: Sequence[Upstream] = (),
     routes: Sequence[Route] = (),
     config: ResolvedConfig | None = None,
+    broadcast: Broadcast | None = None,
 ) -> Iterator[RunningGateway]:
     """Run a gateway in front of `upstream_url` with its store in `folder`, until the end of the block.
 
-    `config` replaces all other options. `options` may change while it runs.
+    `config` replaces all other options. `options` may change while it runs. A gateway with a `broadcast` is one
+    of the workers that have it.
     """
     routing = Routing(
         upstreams={
@@ -128,6 +131,7 @@ def running_gateway(
             environment={},
             clock=clock,
             observer=_RecordingObserver(problems, misses, finished),
+            broadcast=broadcast,
         ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
