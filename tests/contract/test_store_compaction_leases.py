@@ -49,8 +49,8 @@ class SlowDatabase:
         await self.may_return.wait()
         return result
 
-    async def has_other_hosts(self) -> bool:
-        return await self.database.has_other_hosts()
+    async def has_other_gateways(self) -> bool:
+        return await self.database.has_other_gateways()
 
     async def size_bytes(self) -> int:
         return await self.database.size_bytes()

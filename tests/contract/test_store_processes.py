@@ -204,3 +204,20 @@ def test_kill_9_of_a_writer_leaves_complete_sessions_and_every_confirmed_write(
                 assert session or number > confirmed
 
     asyncio.run(check_sessions())
+
+
+@pytest.mark.postgres
+async def test_a_gateway_knows_whether_others_use_its_database(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    named_url = f"{url}{'&' if '?' in url else '?'}application_name={'billing' * 10}"
+    async with (
+        await open_store(url, gateway_id="1a") as gateway,
+        await open_store(url, gateway_id="1a") as worker,
+    ):
+        async with await open_store(url) as command:
+            await command.sizes()
+            assert not await gateway.has_other_gateways()
+            assert not await worker.has_other_gateways()
+        async with await open_store(named_url, gateway_id="2b") as other:
+            assert await other.has_other_gateways()
+            assert await gateway.has_other_gateways()

@@ -242,6 +242,8 @@ def test_sessions_continue_through_the_other_gateway_if_one_is_killed(
                     sessions,
                 )
             )
+            # The other gateway finds them in the store only.
+            wait_until(lambda: _count_answers(url), lambda count, n=number: count >= len(sessions) * (n + 1))
         before = wait_until(lambda: _count_calls(url), lambda calls: len(calls) >= 12)
         requests_before = len(sandbox.requests)
         interrupted = [
@@ -279,6 +281,13 @@ def test_sessions_continue_through_the_other_gateway_if_one_is_killed(
 def _count_calls(url: str) -> Counter[str]:
     with psycopg.connect(url) as connection:
         return Counter(row[0] for row in connection.execute("SELECT call_id FROM ledger_v1"))
+
+
+def _count_answers(url: str) -> int:
+    """Count the answers of stored sessions."""
+    with psycopg.connect(url) as connection:
+        ((count,),) = connection.execute("SELECT count(*) FROM answers_v1").fetchall()
+        return int(count)
 
 
 def _reservation_expiries(url: str) -> list[float]:

@@ -62,8 +62,8 @@ class InterferingDatabase:
             lambda rows: callback(InterferingRows(rows, self)), is_idempotent=is_idempotent
         )
 
-    async def has_other_hosts(self) -> bool:
-        return await self.database.has_other_hosts()
+    async def has_other_gateways(self) -> bool:
+        return await self.database.has_other_gateways()
 
     async def size_bytes(self) -> int:
         return await self.database.size_bytes()

@@ -77,12 +77,12 @@ def build_engine(
     load_activity: LoadActivity | None = None,
     has_other_processes: bool = False,
     broadcast: Broadcast | None = None,
-    has_other_hosts: Callable[[], bool] = lambda: False,
+    has_other_gateways: Callable[[], bool] = lambda: False,
     may_store_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
-    """`has_other_processes`: other processes use the same store. `broadcast` reaches the workers on this
-    machine, and `has_other_hosts` returns whether other machines use the store now. `may_store_text`: the first
-    words of conversations may be stored.
+    """`has_other_processes`: other processes use the same store. `broadcast` reaches the other workers of this
+    gateway, and `has_other_gateways` returns whether other gateways use the store now. `may_store_text`: the
+    first words of conversations may be stored.
     """
     session_states, rejections = session_states or SessionStates(), RejectionMemory()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
@@ -90,7 +90,7 @@ def build_engine(
     apply_compactions = ApplyCompactions(compaction_store)
     count = CountTokens(session_store, CountCorrector(calibrations, remote_counter), stored_conversations)
     charges = ChargeRecorder(admission, spending)
-    completion_queue = CompletionQueue(charges, session_store, has_other_hosts=has_other_hosts)
+    completion_queue = CompletionQueue(charges, session_store, has_other_gateways=has_other_gateways)
     sessions = SessionMatcher(session_store, has_other_workers=has_other_processes, broadcast=broadcast)
     preview = build_preview(
         sessions,

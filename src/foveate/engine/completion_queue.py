@@ -15,10 +15,10 @@ _LOG = logging.getLogger(__name__)
 
 # A transaction costs the store more than the rows in it, so a batch waits for more exchanges.
 _INTERVAL_SECONDS = 0.05
-# Under load, sessions are stored at this interval if another machine may get the next request.
+# Under load, sessions are stored at this interval if another gateway may get the next request.
 _SESSIONS_SPACING_SECONDS = 0.1
 # The ledger has most of the rows, and nobody waits for a charge without a reservation, or for a session, which
-# the workers of this machine have in memory. With many workers, each would have a transaction of its own for
+# the workers of this gateway have in memory. With many workers, each would have a transaction of its own for
 # almost every call, and requests with a reservation would wait for these.
 _CHARGES_SPACING_SECONDS = 0.5
 # Requests are kept in memory until then; with more than this, nothing waits longer than the interval.
@@ -43,19 +43,19 @@ class CompletionQueue:
         interval_seconds: float = _INTERVAL_SECONDS,
         sessions_spacing_seconds: float = _SESSIONS_SPACING_SECONDS,
         charges_spacing_seconds: float = _CHARGES_SPACING_SECONDS,
-        has_other_hosts: Callable[[], bool] = lambda: False,
+        has_other_gateways: Callable[[], bool] = lambda: False,
     ) -> None:
         """`charges` persists the charges; pending writes go to `session_store`.
 
         A batch waits for `interval_seconds`. Charges and sessions wait until `charges_spacing_seconds` after
-        the last ones; sessions until `sessions_spacing_seconds` after these if other machines use the store.
+        the last ones; sessions until `sessions_spacing_seconds` after these if other gateways use the store.
         """
         self._charges = charges
         self._session_store = session_store
         self._interval_seconds = interval_seconds
         self._sessions_spacing_seconds = sessions_spacing_seconds
         self._charges_spacing_seconds = charges_spacing_seconds
-        self._has_other_hosts = has_other_hosts
+        self._has_other_gateways = has_other_gateways
         self._finished: list[Exchange] = []
         self._unstored: list[Exchange] = []
         self._begun: list[SessionWrite] = []
@@ -83,11 +83,11 @@ class CompletionQueue:
         self._timer = _call_by(self._timer, due_at, self._flush)
 
     def store_early(self, update: SessionWrite) -> None:
-        """Store a session when its request begins, if another machine may get the next one.
+        """Store a session when its request begins, if another gateway may get the next one.
 
         It is stored again with its response, and only a failure of that is reported.
         """
-        if self._has_other_hosts():
+        if self._has_other_gateways():
             self._begun.append(update)
             self._schedule_store()
 
@@ -136,7 +136,9 @@ class CompletionQueue:
             _start_task(self._completions, self._complete(finished))
 
     def _schedule_store(self) -> None:
-        spacing = self._sessions_spacing_seconds if self._has_other_hosts() else self._charges_spacing_seconds
+        spacing = (
+            self._sessions_spacing_seconds if self._has_other_gateways() else self._charges_spacing_seconds
+        )
         soon = asyncio.get_running_loop().time() + self._interval_seconds
         due_at = max(soon, self._stored_at + spacing)
         self._store_timer = _call_by(self._store_timer, due_at, self._store_unstored)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -106,25 +107,25 @@ async def _retention_loop(
             )
 
 
-_OTHER_HOSTS_INTERVAL_SECONDS = 10.0
+_OTHER_GATEWAYS_INTERVAL_SECONDS = 2.0
 
 
 class SharedStore(Protocol):
-    async def has_other_hosts(self) -> bool: ...
+    async def has_other_gateways(self) -> bool: ...
 
 
 @asynccontextmanager
-async def watch_other_hosts(
-    store: SharedStore, *, interval_seconds: float = _OTHER_HOSTS_INTERVAL_SECONDS
+async def watch_other_gateways(
+    store: SharedStore, *, interval_seconds: float = _OTHER_GATEWAYS_INTERVAL_SECONDS
 ) -> AsyncIterator[Callable[[], bool]]:
-    """Yield a function that returns whether other machines used the store a few seconds ago."""
-    latest = [await store.has_other_hosts()]
+    """Yield a function that returns whether other gateways used the store a moment ago."""
+    latest = [await store.has_other_gateways()]
 
     async def watch() -> None:
         while True:
             await asyncio.sleep(interval_seconds)
             with suppress(FoveateError):
-                latest[0] = await store.has_other_hosts()
+                latest[0] = await store.has_other_gateways()
 
     task = asyncio.create_task(watch())
     try:
@@ -283,7 +284,7 @@ async def open_gateway(
 
     The store is the one configured now. `instrumentation` replaces `observer` and adds the gateway's pages.
     With `runs_retention`, old data is deleted regularly; `wait` sleeps in between. `broadcast` reaches the
-    other workers on this machine. Charges wait in `outbox_folder` while the store is unavailable, and charges
+    other workers of this gateway. Charges wait in `outbox_folder` while the store is unavailable, and charges
     left there by other processes of the same store are adopted.
 
     Raises:
@@ -294,13 +295,17 @@ async def open_gateway(
     timeouts = settings.server.timeouts
     proxies = ProxyRules.from_environment(environment, settings.server.proxy)
     async with (
-        await open_store(settings.store.url) as store,
+        await open_store(
+            settings.store.url, gateway_id=secrets.token_hex(4) if broadcast is None else broadcast.gateway_id
+        ) as store,
         JsonClient(timeout_seconds=_SUMMARY_SECONDS, proxies=proxies) as client,
         ConnectionPool(proxies=proxies) as pool,
         run_retention(store, lambda: current_config().settings.store.keep_days, clock=clock, wait=wait)
         if runs_retention
         else nullcontext(),
-        watch_other_hosts(store) if is_server(settings.store.url) else nullcontext(bool) as has_other_hosts,
+        watch_other_gateways(store)
+        if is_server(settings.store.url)
+        else nullcontext(bool) as has_other_gateways,
     ):
         reservation_options, applied_timeouts = admission_options(timeouts), list[TimeoutSettings]()
 
@@ -388,7 +393,7 @@ async def open_gateway(
             load_activity=load_activity,
             has_other_processes=settings.server.workers != 1 or is_server(settings.store.url),
             broadcast=broadcast,
-            has_other_hosts=has_other_hosts,
+            has_other_gateways=has_other_gateways,
             may_store_text=lambda: current_config().settings.keep_requests.enabled,
             inject=InjectSections(
                 sources,

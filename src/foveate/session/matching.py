@@ -12,7 +12,7 @@ request without any answer starts a session, unless its client declares that it 
 that continues from an earlier answer of a session is a fork, a child session. In doubt, a conversation is split
 rather than merged.
 
-A process decides by memory first (`recent_sessions.py`), which it shares with the other workers of the machine,
+A process decides by memory first (`recent_sessions.py`), which it shares with the other workers of the gateway,
 then by the store. It never waits for a turn that is not stored yet. The decision is final: later writes only
 follow it.
 """

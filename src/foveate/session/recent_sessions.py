@@ -1,6 +1,6 @@
 """The latest sessions in memory, by their last messages and answers.
 
-The workers of one machine tell each other of each request when it begins and when its answer is known. So a
+The workers of a gateway tell each other of each request when it begins and when its answer is known. So a
 worker recognizes a request at once that continues a turn of another one, which may not be stored yet.
 """
 
@@ -31,7 +31,11 @@ class Sender(NamedTuple):
 
 
 class Broadcast(Protocol):
-    """Sends records to the other workers on this machine."""
+    """Sends records to the other workers of this gateway."""
+
+    @property
+    def gateway_id(self) -> str:
+        """The same for all workers of a gateway."""
 
     @property
     def missed(self) -> int:
@@ -85,7 +89,7 @@ class InFlightRequest:
 
 
 class RecentSessions:
-    """The latest sessions of this process and, with a `broadcast`, of the machine. For one event loop."""
+    """The latest sessions of this process and, with a `broadcast`, of all workers. For one event loop."""
 
     def __init__(self, broadcast: Broadcast | None = None) -> None:
         self._broadcast = broadcast
@@ -101,7 +105,7 @@ class RecentSessions:
         self._missed = 0
         self._incomplete_until = 0.0
         self.is_complete = True
-        """Whether this process knows all requests of the machine that may not be stored yet."""
+        """Whether this process knows all requests of the gateway that may not be stored yet."""
 
     def receive(self, now: float) -> None:
         if self._broadcast is None:

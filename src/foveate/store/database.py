@@ -88,7 +88,7 @@ class Database(Protocol):
         confirmed.
         """
 
-    async def has_other_hosts(self) -> bool: ...
+    async def has_other_gateways(self) -> bool: ...
 
     async def size_bytes(self) -> int:
         """Return the size on disk, including space that is not reclaimed yet."""

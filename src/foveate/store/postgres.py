@@ -45,11 +45,14 @@ _PING_SECONDS = 2
 _UNKNOWN_TYPE = 0
 """The server infers the type of a value with this OID."""
 _MAX_PREPARED_STATEMENTS = 256
-_FIND_OTHER_HOSTS = """
+_APPLICATION = "foveate"
+_MAX_APPLICATION_CHARS = 32
+"""PostgreSQL cuts the whole name at 63 bytes."""
+_FIND_OTHER_GATEWAYS = """
 SELECT EXISTS (
     SELECT 1 FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name = current_setting('application_name')
-    AND client_addr IS DISTINCT FROM inet_client_addr()
+    WHERE datname = current_database() AND application_name ~ ' gateway [0-9a-f]+$'
+    AND application_name <> current_setting('application_name')
 )
 """
 _FIND_SIZE = f"""
@@ -82,6 +85,14 @@ def parse_server_url(url: str) -> Mapping[str, object]:
     except ProgrammingError:
         # libpq's own message would contain the password.
         raise BadOption("store: not a valid PostgreSQL URL; expected postgresql://user@host/name") from None
+
+
+def _name_connections(url: str, gateway_id: str) -> str:
+    """Return the URL of connections by whose name gateways with the same store know of each other."""
+    from psycopg.conninfo import make_conninfo
+
+    name = str(parse_server_url(url).get("application_name", _APPLICATION))[:_MAX_APPLICATION_CHARS]
+    return make_conninfo(url, application_name=f"{name} gateway {gateway_id}")
 
 
 def redact_server_url(url: str) -> str:
@@ -153,7 +164,7 @@ class PostgresDatabase:
         self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
 
     @classmethod
-    def open(cls, url: str, *, wait_seconds: float, create: bool = True) -> Self:
+    def open(cls, url: str, *, wait_seconds: float, create: bool = True, gateway_id: str = "") -> Self:
         """Open the database and migrate its tables; if there are none, create them, unless `create` is false.
 
         Raises:
@@ -164,6 +175,7 @@ class PostgresDatabase:
         import psycopg
 
         location = redact_server_url(url)
+        url = _name_connections(url, gateway_id) if gateway_id else url
         try:
             with _connect_with_retries(url, wait_seconds) as connection:
                 version = _read_version(connection)
@@ -200,8 +212,8 @@ class PostgresDatabase:
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return await self._run(callback, is_idempotent=is_idempotent, is_read=False)
 
-    async def has_other_hosts(self) -> bool:
-        ((has_others,),) = await self.read(lambda transaction: transaction.fetch_all(_FIND_OTHER_HOSTS))
+    async def has_other_gateways(self) -> bool:
+        ((has_others,),) = await self.read(lambda transaction: transaction.fetch_all(_FIND_OTHER_GATEWAYS))
         return bool(has_others)
 
     async def size_bytes(self) -> int:
@@ -548,7 +560,7 @@ def _connect(url: str, wait_seconds: float) -> "Connection":
 
     seconds = max(2, round(wait_seconds))
     options = {
-        "application_name": "foveate",
+        "application_name": _APPLICATION,
         "connect_timeout": seconds,
         "keepalives_idle": 30,
         "keepalives_interval": 5,

@@ -218,7 +218,7 @@ class SQLiteDatabase:
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return cast("T", await self._submit_job(callback, is_outside_transaction=False))
 
-    async def has_other_hosts(self) -> bool:
+    async def has_other_gateways(self) -> bool:
         return False
 
     async def size_bytes(self) -> int:

@@ -106,8 +106,8 @@ class Store:
         """Delete sessions that were not seen for `keep_days`, and everything stored only for them."""
         return await prune(self._database, keep_days=keep_days, now=now)
 
-    async def has_other_hosts(self) -> bool:
-        return await self._database.has_other_hosts()
+    async def has_other_gateways(self) -> bool:
+        return await self._database.has_other_gateways()
 
     async def vacuum(self) -> None:
         await self._database.vacuum()
@@ -127,7 +127,7 @@ class Store:
 
 
 async def open_store(
-    url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, create: bool = True
+    url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, create: bool = True, gateway_id: str = ""
 ) -> Store:
     """Open the store at `url` and migrate its tables; create it if it does not exist and `create` is true.
 
@@ -137,6 +137,7 @@ async def open_store(
         wait_seconds: how long to wait for locks of other processes, for a statement, and for an unreachable
             server.
         create: whether to create a store that does not exist.
+        gateway_id: of the gateway that opens the store; its workers have the same. Others see it at the server.
 
     Raises:
         BadOption: `url` is not a valid URL.
@@ -144,7 +145,9 @@ async def open_store(
         StoreTooNew: a newer version of Foveate has migrated the tables.
         NothingKept: the store does not exist, and `create` is false.
     """
-    return Store(await asyncio.to_thread(_open_database, url or default_url(), wait_seconds, create))
+    return Store(
+        await asyncio.to_thread(_open_database, url or default_url(), wait_seconds, create, gateway_id)
+    )
 
 
 def default_url() -> str:
@@ -184,9 +187,9 @@ def store_name(url: str | None = None) -> str:
     return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:_NAME_CHARS]
 
 
-def _open_database(url: str, wait_seconds: float, create: bool) -> Database:
+def _open_database(url: str, wait_seconds: float, create: bool, gateway_id: str) -> Database:
     if url.startswith(_POSTGRES_PREFIXES):
-        return PostgresDatabase.open(url, wait_seconds=wait_seconds, create=create)
+        return PostgresDatabase.open(url, wait_seconds=wait_seconds, create=create, gateway_id=gateway_id)
     path = url.removeprefix(_SQLITE_PREFIX)
     if not url.startswith(_SQLITE_PREFIX) or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # no more of the URL: it may contain a password

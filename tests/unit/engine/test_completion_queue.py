@@ -75,7 +75,7 @@ class QueueSetup:
         seconds: float = 60.0,
         spacing_seconds: float = 0.0,
         sessions_spacing_seconds: float = 0.0,
-        has_other_hosts: bool = False,
+        has_other_gateways: bool = False,
     ) -> None:
         self.ledger, self.session_store, self.observer = (
             ledger,
@@ -88,7 +88,7 @@ class QueueSetup:
             interval_seconds=seconds,
             charges_spacing_seconds=spacing_seconds,
             sessions_spacing_seconds=sessions_spacing_seconds,
-            has_other_hosts=lambda: has_other_hosts,
+            has_other_gateways=lambda: has_other_gateways,
         )
         self.hook_calls: list[str] = []
         self.stored: list[tuple[str, bool]] = []
@@ -165,9 +165,9 @@ async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
     assert setup.observer.events == ["ended with 0"] * 4
 
 
-async def test_sessions_that_other_machines_need_do_not_wait_for_charges() -> None:
+async def test_sessions_that_other_gateways_need_do_not_wait_for_charges() -> None:
     """Regression: with many workers, almost every call had its own transaction in the ledger."""
-    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0, has_other_hosts=True)
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0, has_other_gateways=True)
     for number, id_ in enumerate("abcd", 1):
         setup.finish_exchange(id_)
         await wait_until(partial(setup.has_stored, number))
@@ -185,7 +185,7 @@ async def test_sessions_soon_after_others_wait_for_a_common_transaction() -> Non
         seconds=0.001,
         spacing_seconds=60.0,
         sessions_spacing_seconds=60.0,
-        has_other_hosts=True,
+        has_other_gateways=True,
     )
     setup.finish_exchange("a")
     await wait_until(partial(setup.has_stored, 1))
@@ -198,13 +198,15 @@ async def test_sessions_soon_after_others_wait_for_a_common_transaction() -> Non
     assert setup.session_store.batch_sizes == [1, 3]
 
 
-@pytest.mark.parametrize("has_other_hosts", [True, False])
-async def test_a_session_is_stored_before_its_response_only_for_other_machines(has_other_hosts: bool) -> None:
-    setup = QueueSetup(InMemoryLedger(), seconds=0.001, has_other_hosts=has_other_hosts)
+@pytest.mark.parametrize("has_other_gateways", [True, False])
+async def test_a_session_is_stored_before_its_response_only_for_other_gateways(
+    has_other_gateways: bool,
+) -> None:
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, has_other_gateways=has_other_gateways)
     setup.queue.store_early(CountUpdate(agent="ana", counter="c", counts={b"a": b"1"}))
     await asyncio.sleep(0.05)
 
-    assert setup.session_store.batch_sizes == ([1] if has_other_hosts else [])
+    assert setup.session_store.batch_sizes == ([1] if has_other_gateways else [])
     await setup.queue.close()
 
 

@@ -9,6 +9,7 @@ show writes in another order.
 
 import mmap
 import os
+import secrets
 import struct
 import tempfile
 import zlib
@@ -18,6 +19,8 @@ from foveate.session.recent_sessions import Sender
 
 # About 1,000 requests. A request of a worker that was idle for longer than these took has to read all of them.
 RING_BYTES = 512 * 1024
+# At the end of the memory.
+_ID_BYTES = 4
 # Start and end of the ring, and the generation of the process that writes to it.
 _POSITION_BYTES = 3 * 8
 # Bytes of the record, its checksum, and the generation; a multiple of the alignment, so it never wraps.
@@ -39,8 +42,10 @@ class WorkerBroadcast:
             positions[first : first + workers] for first in range(0, 3 * workers, workers)
         )
         self._rings = [
-            memory[first : first + ring_bytes] for first in range(len(positions) * 8, len(memory), ring_bytes)
+            memory[first : first + ring_bytes]
+            for first in range(len(positions) * 8, len(memory) - _ID_BYTES, ring_bytes)
         ]
+        self.gateway_id = memory[-_ID_BYTES:].hex()
         self._generation = self._generations[worker]
         self._seen = self._starts.tolist()
         self.missed = 0
@@ -49,6 +54,8 @@ class WorkerBroadcast:
     def create(cls, workers: int, *, ring_bytes: int = RING_BYTES) -> "WorkerBroadcast":
         descriptor = _create_memory_file()
         os.truncate(descriptor, workers * (_POSITION_BYTES + ring_bytes))
+        with open(descriptor, "ab", closefd=False) as file:
+            file.write(secrets.token_bytes(_ID_BYTES))
         return cls(descriptor, ring_bytes=ring_bytes)
 
     def mark_ended(self, worker: int) -> None:
