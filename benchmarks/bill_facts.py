@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.compaction_mentions import Mention, authored_text, is_mentioned, mentions, result_text
 from benchmarks.compaction_points import count_tokens_upper
-from foveate.compaction.schedule import Moment
+from foveate.compaction.edit_timing import Moment
 from foveate.compaction.staleness import describe_call, placeholder_text
 from foveate.compaction.summarize.extractive import summarize_by_rules
 from foveate.cost.pricing.rates import Rates, TokenKind

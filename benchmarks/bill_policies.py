@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from foveate.compaction.schedule import Moment
+from foveate.compaction.edit_timing import Moment
 from foveate.compaction.staleness import CLEARED_PREFIX
 from foveate.replay.simulator.editing_run import (
     NO_EDITS,

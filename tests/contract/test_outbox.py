@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.caps import CapScope
 from foveate.cost.ledger import Charge
-from foveate.engine.spending.admission import record_orphans
+from foveate.engine.spending.observed_admission import record_orphans
 from foveate.errors import BadOption, UnwritableFile
 from foveate.store import open_store
 from foveate.store.outbox import FileOutbox, create_locked_file, try_lock

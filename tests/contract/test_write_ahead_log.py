@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.ledger import Call, Charge
-from foveate.engine.spending.admission import record_orphans
+from foveate.engine.spending.observed_admission import record_orphans
 from foveate.model import CacheUsage, Savings, Usage
 from foveate.store.outbox import FileOutbox, FileWriteAheadLog
 from tests.support.harness.example_limits import limit_examples

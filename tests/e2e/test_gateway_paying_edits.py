@@ -151,7 +151,7 @@ def run_agent(
 @pytest.fixture
 def young_sessions_may_lose(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that short sessions show what long ones do."""
-    monkeypatch.setattr("foveate.compaction.schedule._MAX_LOSS_REQUESTS", 1)
+    monkeypatch.setattr("foveate.compaction.edit_timing._MAX_LOSS_REQUESTS", 1)
 
 
 def read_edits(folder: Path) -> Sequence[Compaction]:

@@ -15,7 +15,7 @@ from foveate import errors
 from foveate.chat.responses import FailureKind
 from foveate.cli import app
 from foveate.cli.chat.non_interactive import _EXIT_CODES
-from foveate.cli.shared import exit_codes
+from foveate.cli.shared import errors as exit_codes
 from foveate.gateway.request_body import BodyRejected
 from foveate.gateway.response import build_error_response, may_retry
 from foveate.model import Format

@@ -2,7 +2,7 @@
 
 from benchmarks.bill import HINDSIGHT, RECORDED, _bill_session
 from benchmarks.bill_policies import ClearByAge, ClearToolUses, NoEdits
-from foveate.compaction.schedule import Moment
+from foveate.compaction.edit_timing import Moment
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
 from foveate.replay.simulator.editing_run import EditingMoment, EditingRun, EditPolicy, HistoryEdits

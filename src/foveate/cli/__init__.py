@@ -31,7 +31,7 @@ from foveate.cli.cost import command as cost
 from foveate.cli.explain import command as explain
 from foveate.cli.run import command as run
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import exit_code, report_errors, report_missing_extras
+from foveate.cli.shared.errors import exit_code, report_errors, report_missing_extras
 from foveate.cli.shared.help import GroupedCommands, PlainUsageCommand
 from foveate.errors import MissingExtra, UnwritableOutput
 

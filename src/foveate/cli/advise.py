@@ -12,7 +12,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display
-from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.errors import SOME_FAILED, report_errors
 from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.cli.shared.tables import Column, Fit, format_table, show_byte_progress, style_text, wrap_text
 from foveate.errors import BadOption, UnreadableInput

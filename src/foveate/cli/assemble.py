@@ -15,7 +15,7 @@ import typer
 from foveate.cli.count import DEFAULT_MODEL
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display, format_tokens
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.options import MODEL_METAVAR, TOKENIZER_HELP
 from foveate.cli.shared.tables import GAP, BarPart, Cell, Column, Fit, Styled, draw_bar, format_table
 from foveate.errors import BadOption, UnreadableInput

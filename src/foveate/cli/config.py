@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import BAD_INPUT, report_errors
+from foveate.cli.shared.errors import BAD_INPUT, report_errors
 from foveate.cli.shared.options import CONFIG_HELP, find_config_file
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 

@@ -12,7 +12,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import display_for, format_tokens, print_lines
-from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.errors import SOME_FAILED, report_errors
 from foveate.cli.shared.options import MODEL_METAVAR, TOKENIZER_HELP
 from foveate.cli.shared.tables import Column, Fit, format_table, style_text
 from foveate.errors import BadOption, UnreadableInput

@@ -14,7 +14,7 @@ import typer
 from foveate import demo
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.tables import Column, Fit, format_dollar_column, format_table, style_text, wrap_text
 
 if TYPE_CHECKING:

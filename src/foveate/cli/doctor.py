@@ -8,7 +8,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display
-from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.errors import SOME_FAILED, report_errors
 from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.cli.shared.tables import Cell, Column, Fit, Styled, format_table, style_text
 

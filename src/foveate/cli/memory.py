@@ -12,7 +12,7 @@ import typer
 from foveate.cli.count import DEFAULT_MODEL, printable_name
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display, format_tokens
-from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.errors import SOME_FAILED, report_errors
 from foveate.cli.shared.options import LOCAL_TIME_HELP, MODEL_METAVAR, UNTIL_NOTE
 from foveate.cli.shared.tables import GAP, Cell, Column, Fit, Styled, format_table, join_styled, shorten_middle
 from foveate.errors import BadOption, UnreadableInput

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.cli.shared.tables import Column, Fit, format_table, wrap_text
 from foveate.cli.store import AsJson

@@ -18,7 +18,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display
-from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.errors import SOME_FAILED, report_errors
 from foveate.cli.shared.options import MODEL_METAVAR, ConfigFile, find_config_file
 from foveate.cli.shared.tables import (
     Column,

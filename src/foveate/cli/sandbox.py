@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.errors import BadOption
 
 DEFAULT_PORT = 8790

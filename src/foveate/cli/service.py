@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.errors import SOME_FAILED, report_errors
 from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.cli.store import AsJson
 

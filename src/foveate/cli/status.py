@@ -9,7 +9,7 @@ import typer
 
 from foveate import status_line
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.tables import Column, Fit, Styled, format_table
 from foveate.cli.store import AsJson
 from foveate.errors import UpstreamUnreachable

@@ -12,7 +12,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.options import (
     LOCAL_TIME_HELP,
     UNTIL_NOTE,

@@ -11,7 +11,7 @@ from decimal import Decimal
 from foveate import formats
 from foveate.caching import hash_bytes
 from foveate.compaction.boundary import has_signed_thinking
-from foveate.compaction.schedule import REFETCH_PROBABILITIES, ClearingOption
+from foveate.compaction.edit_timing import REFETCH_PROBABILITIES, ClearingOption
 from foveate.compaction.staleness import find_clearable_results
 from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
 from foveate.compaction.tool_results import iterate_tool_results

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from foveate import formats
 from foveate.compaction.apply import describe_non_text
+from foveate.compaction.edit_timing import Moment
 from foveate.compaction.facts.rules import FactKind
 from foveate.compaction.facts.sentences import find_fact_sentences
 from foveate.compaction.facts.statements import (
@@ -16,7 +17,6 @@ from foveate.compaction.facts.statements import (
     LAST_REQUEST_PREFIX,
     LINE_START,
 )
-from foveate.compaction.schedule import Moment
 from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore, EditDecision
 from foveate.compaction.summarize.extractive import CarriedLine
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL

@@ -17,6 +17,7 @@ from foveate.compaction.boundary import (
     find_boundary,
     provider_summary_text,
 )
+from foveate.compaction.edit_timing import CompactionOption
 from foveate.compaction.facts.extract import (
     ALWAYS_CARRIED,
     ConversationFacts,
@@ -25,7 +26,6 @@ from foveate.compaction.facts.extract import (
     rank_facts,
     read_conversation,
 )
-from foveate.compaction.schedule import CompactionOption
 from foveate.compaction.store import Compaction, EditDecision
 from foveate.compaction.summarize.extractive import (
     MIN_SUMMARY_TOKENS,

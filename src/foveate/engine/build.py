@@ -20,9 +20,9 @@ from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.preview import build_preview
 from foveate.engine.request_context import in_pipeline_order
 from foveate.engine.session_state import SessionStates
-from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
 from foveate.engine.spending.edit_planner import LoadActivity, RecordProgress
+from foveate.engine.spending.observed_admission import CapUncounted
 from foveate.engine.steps.cache import (
     PlaceBreakpoints,
     PrefixLogs,

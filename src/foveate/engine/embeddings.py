@@ -13,8 +13,8 @@ from foveate.engine.options import SpendingOptions
 from foveate.engine.relay import ResponseEvent, Transport, relay_call
 from foveate.engine.request import AppliedEdit, IncomingRequest, UpstreamRequest, check_model_name
 from foveate.engine.request_context import CostFields
-from foveate.engine.spending.admission import AdmitUncounted, admit_call, check_unknown_cost
 from foveate.engine.spending.charges import ChargeRecorder
+from foveate.engine.spending.observed_admission import AdmitUncounted, admit_call, check_unknown_cost
 from foveate.engine.spending.unknown_costs import (
     CostFeature,
     header_features,

@@ -12,8 +12,8 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.relay import ResponseEvent, Transport, UpstreamsWithoutCounts, relay_call
 from foveate.engine.request import IncomingRequest, StepFailure, UpstreamRequest, check_model_name
 from foveate.engine.request_context import RequestContext, Step
-from foveate.engine.spending.admission import AdmitUncounted
 from foveate.engine.spending.charges import ChargeRecorder
+from foveate.engine.spending.observed_admission import AdmitUncounted
 from foveate.engine.steps import ROUTE
 from foveate.engine.steps.overflow import CompactNow
 from foveate.errors import (

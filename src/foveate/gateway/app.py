@@ -57,7 +57,7 @@ from foveate.gateway.auth.credentials import (
     needs_chatgpt,
 )
 from foveate.gateway.endpoints import SIGNED_FAMILIES, ApiFamily, Operation, normalize_slashes
-from foveate.gateway.headers import Headers, forward_request_headers, signed_header_names
+from foveate.gateway.forwarded_headers import Headers, forward_request_headers, signed_header_names
 from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn
 from foveate.gateway.model_name import find_requested_model, read_model, replace_body_model, replace_path_model
 from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER, RequestObserver

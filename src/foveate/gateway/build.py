@@ -32,9 +32,9 @@ from foveate.engine.options import SectionOptions
 from foveate.engine.sections.collect import SpendingSource
 from foveate.engine.sections.sources import SectionSources
 from foveate.engine.session_state import SessionStates
-from foveate.engine.spending.admission import ObservedAdmission, adopt_orphans
 from foveate.engine.spending.charges import ChargeRecorder
 from foveate.engine.spending.edit_planner import LoadActivity
+from foveate.engine.spending.observed_admission import ObservedAdmission, adopt_orphans
 from foveate.engine.steps.cache import SaveReuse, load_prefix_logs
 from foveate.engine.steps.sections import InjectSections
 from foveate.errors import FoveateError

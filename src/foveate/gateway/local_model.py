@@ -25,7 +25,7 @@ from foveate.config.load import LOCAL_UPSTREAM, LocalModel
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.extras import install_command
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.headers import KEY_HEADERS
+from foveate.gateway.forwarded_headers import KEY_HEADERS
 from foveate.gateway.observability.request_observer import (
     NO_REQUEST_OBSERVER,
     RequestObserver,

@@ -32,7 +32,7 @@ from foveate.formats.message_threads import (
     remove_threads_beta,
 )
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.headers import KEY_HEADERS
+from foveate.gateway.forwarded_headers import KEY_HEADERS
 from foveate.gateway.request import ClientRequest
 from foveate.gateway.routing import ThreadMode
 from foveate.model import Format

@@ -14,7 +14,7 @@ import msgspec
 from foveate.agents.run_prefix import make_request_id, parse_run_prefix
 from foveate.engine.options import NO_SECTION_INPUTS, SectionInputs
 from foveate.gateway.endpoints import ApiFamily, Endpoint, canonicalize_path, match_endpoint
-from foveate.gateway.headers import FOVEATE_PREFIX, GOOGLE_KEY_PARAMETERS, KEY_HEADERS, Headers
+from foveate.gateway.forwarded_headers import FOVEATE_PREFIX, GOOGLE_KEY_PARAMETERS, KEY_HEADERS, Headers
 from foveate.model import Format
 
 Scope = MutableMapping[str, Any]

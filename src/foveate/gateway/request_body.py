@@ -15,7 +15,7 @@ from io import BytesIO
 from threading import Lock
 
 from foveate.formats.response.errors import ErrorResponse, make_body_too_large_error, make_status_error
-from foveate.gateway.headers import Headers
+from foveate.gateway.forwarded_headers import Headers
 from foveate.gateway.request import Receive
 from foveate.gateway.server.protocol import RequestConnection
 from foveate.model import Format

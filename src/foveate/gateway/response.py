@@ -37,7 +37,7 @@ from foveate.errors import (
 from foveate.formats.message_threads import NOT_FOUND
 from foveate.formats.response.errors import ErrorResponse, error_body, make_status_error
 from foveate.gateway.auth.page_access import is_proxied
-from foveate.gateway.headers import Headers, forward_response_headers
+from foveate.gateway.forwarded_headers import Headers, forward_response_headers
 from foveate.gateway.request import DEFAULT_AGENT, REQUEST_ID_HEADER, ClientRequest, Send
 from foveate.model import Format
 

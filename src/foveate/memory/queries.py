@@ -14,7 +14,7 @@ from foveate.errors import BadOption
 from foveate.memory.nodes import Node
 from foveate.memory.parsing.outline import PlanningKind
 from foveate.memory.privacy import normalize_tag
-from foveate.tokens.unicode_normalization import normalize_unicode
+from foveate.unicode_normalization import normalize_unicode
 
 PROJECT = "project"
 DEFAULT_RECENT_TASKS = 10

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import structs
 
-from foveate.compaction.schedule import Moment
+from foveate.compaction.edit_timing import Moment
 from foveate.config.price_file import default_price_file
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.price_facts import states_its_price

@@ -14,8 +14,8 @@ from foveate.engine.embeddings import EmbeddingsEngine, read_embeddings_request
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
 from foveate.engine.request import IncomingRequest
-from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder
+from foveate.engine.spending.observed_admission import CapUncounted
 from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
 from foveate.model import Format
 from tests.support.oracles.event_loop import turns_while

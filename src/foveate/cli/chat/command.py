@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import OK, report_errors
+from foveate.cli.shared.errors import OK, report_errors
 from foveate.cli.shared.options import MODEL_METAVAR, ConfigFile
 from foveate.errors import BadOption, UnreadableInput
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STANDARD_INPUT = "-"
 _DEFAULT_AGENT = "default"
 # Warnings of these loggers are shown with the answer that they concern.
-_SHOWN_WITH_ANSWERS = frozenset(("foveate.engine.engine", "foveate.engine.spending.admission"))
+_SHOWN_WITH_ANSWERS = frozenset(("foveate.engine.engine", "foveate.engine.spending.observed_admission"))
 
 
 def command(

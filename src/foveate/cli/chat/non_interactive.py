@@ -15,7 +15,7 @@ from foveate.chat.responses import FailureKind, FragmentKind, ResponseFragment
 from foveate.cli.chat.progress import show_progress
 from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, parse_line
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
+from foveate.cli.shared.errors import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
 from foveate.errors import FoveateError, UnreadableInput, UnwritableOutput
 
 _READ_BYTES = 64 * 1024

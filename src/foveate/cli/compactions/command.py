@@ -9,7 +9,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Output, open_output, parse_output_option
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.options import LOCAL_TIME_HELP, UNTIL_NOTE
 from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept

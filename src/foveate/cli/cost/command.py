@@ -12,7 +12,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Output, open_output, parse_output_option
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.options import CONFIG_HELP, UNTIL_NOTE, UTC_TIME_HELP, find_config_file, resolve_prefix
 from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept

@@ -10,7 +10,7 @@ import typer
 
 from foveate.cli.count import STANDARD_INPUT, printable_name
 from foveate.cli.shared import console
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.options import MODEL_METAVAR
 from foveate.cli.store import StoreUrl, run_in_store
 from foveate.errors import BadOption, MalformedRequest, NothingKept, UnreadableInput

@@ -19,7 +19,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.cli.shared.help import PlainUsageCommand
 from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.cli.shared.tables import format_amount, style_text

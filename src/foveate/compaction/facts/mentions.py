@@ -23,7 +23,7 @@ from foveate.compaction.facts.rules import (
     strip_unit,
 )
 from foveate.compaction.facts.sentences import normalize_letters, split_sentences
-from foveate.tokens.unicode_normalization import normalize_unicode
+from foveate.unicode_normalization import normalize_unicode
 
 # A word with more positions is not searched further. A fact may then be listed twice, but never lost.
 _MAX_POSITIONS = 64

@@ -16,7 +16,7 @@ from foveate.compaction.facts.mentions import MentionIndex, contains_whole
 from foveate.compaction.facts.texts import message_texts
 from foveate.compaction.summarize.extractive import TokenCounter, select_missing_facts
 from foveate.model import Message
-from foveate.tokens.unicode_normalization import normalize_unicode
+from foveate.unicode_normalization import normalize_unicode
 
 # A fact that is more probable than this to be mentioned again is worth a redraft.
 _IMPORTANT_PROBABILITY = 0.5

@@ -17,8 +17,8 @@ from uuid import uuid4
 from foveate import formats
 from foveate.compaction.clearing import make_clearing_record
 from foveate.compaction.compact import CompactionResult, CompactionRunner
+from foveate.compaction.edit_timing import Moment, ScheduledEdits
 from foveate.compaction.plan import CompactionCandidate, candidate_threshold_tokens
-from foveate.compaction.schedule import Moment, ScheduledEdits
 from foveate.compaction.store import (
     ClearedBlock,
     Compaction,

@@ -11,15 +11,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from foveate.compaction.forecast import (
-    ActivityStore,
-    Forecast,
-    SessionActivity,
-    estimate_cold_share,
-    forecast_requests,
-)
-from foveate.compaction.plan import CompactionPlan, estimate_compaction
-from foveate.compaction.schedule import (
+from foveate.compaction.edit_timing import (
     ClearingOption,
     CompactionOption,
     EditPrices,
@@ -32,6 +24,14 @@ from foveate.compaction.schedule import (
     plan_edits,
     read_prices,
 )
+from foveate.compaction.forecast import (
+    ActivityStore,
+    Forecast,
+    SessionActivity,
+    estimate_cold_share,
+    forecast_requests,
+)
+from foveate.compaction.plan import CompactionPlan, estimate_compaction
 from foveate.compaction.store import CompactionOutcome, EditDecision
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions

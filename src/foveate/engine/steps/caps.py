@@ -9,8 +9,8 @@ from foveate.cost.caps import Cap, UnknownPricePolicy, make_cap_uncheckable
 from foveate.cost.ledger import Call, Category
 from foveate.engine.options import SpendingOptions
 from foveate.engine.request_context import RequestContext
-from foveate.engine.spending.admission import admit_call, check_unknown_cost
 from foveate.engine.spending.cost_ceiling import compute_cost_ceiling, limit_output, unknown_features
+from foveate.engine.spending.observed_admission import admit_call, check_unknown_cost
 from foveate.engine.spending.unknown_costs import header_features, without_allowed
 from foveate.engine.steps import CAPS
 from foveate.errors import CallRefused, CapExceeded

@@ -17,11 +17,11 @@ from foveate.compaction.applied_compactions import (
 from foveate.compaction.apply import build_compaction_edits, find_active_compaction
 from foveate.compaction.clearing import ClearableBlock, build_clearing_edits, can_clear, find_clearable_blocks
 from foveate.compaction.compact import CompactionResult
+from foveate.compaction.edit_timing import Moment, ScheduledEdits
 from foveate.compaction.overflow import (
     limit_turns,
 )
 from foveate.compaction.plan import CompactionCandidate
-from foveate.compaction.schedule import Moment, ScheduledEdits
 from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, CompactionStore, EditDecision
 from foveate.compaction.thinking import drop_all_thinking, let_provider_drop_thinking, required_betas
 from foveate.compaction.tool_results import result_limit_tokens, truncate_tool_results

@@ -19,7 +19,7 @@ from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.errors import KeyRefused
 from foveate.gateway.auth.credentials import replaces_credentials
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS, signed_header_names
+from foveate.gateway.forwarded_headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS, signed_header_names
 from foveate.gateway.request import (
     AGENT_HEADER,
     DEFAULT_AGENT,

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from foveate.errors import BadOption, BadPath, KeyRefused, MethodRefused, OperationRefused
 from foveate.extras import install_command
 from foveate.gateway.endpoints import Operation
-from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
+from foveate.gateway.forwarded_headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
 from foveate.gateway.request import ClientRequest
 from foveate.gateway.routing import OPENAI, Upstream
 

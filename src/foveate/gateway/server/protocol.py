@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from foveate.gateway.headers import FOVEATE_PREFIX
+from foveate.gateway.forwarded_headers import FOVEATE_PREFIX
 from foveate.gateway.request import CONNECTION_NUMBER_KEY
 
 CONNECTION_SCOPE_KEY = "foveate.cycle"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from unicodedata import category
 
 from foveate.memory.parsing.outline import OutlineEntry, TagScope, TagToken
-from foveate.tokens.unicode_normalization import normalize_unicode
+from foveate.unicode_normalization import normalize_unicode
 
 Mentions = Callable[[str], bool]
 """Returns whether a text mentions a tag of interest. Other text is skipped, which saves most of the time."""

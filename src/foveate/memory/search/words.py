@@ -6,7 +6,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from foveate.tokens.unicode_normalization import normalize_unicode
+from foveate.unicode_normalization import normalize_unicode
 
 if TYPE_CHECKING:
     import regex

@@ -4,15 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from foveate.compaction.forecast import (
-    ActivityPrior,
-    Forecast,
-    SessionActivity,
-    estimate_cold_share,
-    forecast_requests,
-)
-from foveate.compaction.plan import estimate_compaction, paying_threshold_tokens
-from foveate.compaction.schedule import (
+from foveate.compaction.edit_timing import (
     MIN_CONTEXT_TOKENS,
     REFETCH_PROBABILITIES,
     ClearingOption,
@@ -26,6 +18,14 @@ from foveate.compaction.schedule import (
     plan_edits,
     read_prices,
 )
+from foveate.compaction.forecast import (
+    ActivityPrior,
+    Forecast,
+    SessionActivity,
+    estimate_cold_share,
+    forecast_requests,
+)
+from foveate.compaction.plan import estimate_compaction, paying_threshold_tokens
 from foveate.compaction.staleness import find_clearable_results
 from foveate.cost.pricing.rates import Rates
 from foveate.engine.options import AgentOptions, Clearing

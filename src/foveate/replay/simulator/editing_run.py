@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from foveate.budget.model_limits import find_context_window
 from foveate.compaction.boundary import compaction_threshold_tokens, is_compaction_due
+from foveate.compaction.edit_timing import Moment
 from foveate.compaction.plan import CompactionOptions
-from foveate.compaction.schedule import Moment
 from foveate.compaction.store import EditDecision
 from foveate.model import Area, CacheUsage, Format, Place, ToolResult, Ttl
 from foveate.prompt_cache.keepalive import MARGIN_SECONDS

@@ -177,7 +177,7 @@ class BpeVocabulary:
     def _normalize(self, text: str) -> str:
         if not self._normalizes:
             return text
-        from foveate.tokens.unicode_normalization import normalize_unicode
+        from foveate.unicode_normalization import normalize_unicode
 
         return normalize_unicode(text)
 

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
+from foveate.compaction.edit_timing import EditPrices, EditState, Moment, ScheduledEdits, TokenPrices
 from foveate.compaction.forecast import Forecast
-from foveate.compaction.schedule import EditPrices, EditState, Moment, ScheduledEdits, TokenPrices
 from foveate.cost.admission import Admission
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.compaction import SessionCompactor

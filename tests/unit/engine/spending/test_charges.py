@@ -21,8 +21,8 @@ from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
 from foveate.engine.request_context import RequestContext, Step
 from foveate.engine.session_state import SessionStates
-from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
+from foveate.engine.spending.observed_admission import CapUncounted
 from foveate.engine.steps.cache import PrefixLogs
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings

@@ -19,8 +19,8 @@ from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
 from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
-from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
+from foveate.engine.spending.observed_admission import CapUncounted
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.model import Format, Savings, TokenCount

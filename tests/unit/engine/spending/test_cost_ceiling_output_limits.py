@@ -22,8 +22,8 @@ from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
 from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
-from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
+from foveate.engine.spending.observed_admission import CapUncounted
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.errors import BadEdit, CallRefused, CapExceeded
 from foveate.model import Area, CacheBreakpoint, Format, Place, SetParameter, TokenCount

@@ -17,7 +17,7 @@ from foveate.gateway.auth.callers import (
     replacement_key_headers,
 )
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.headers import KEY_HEADERS, forward_request_headers
+from foveate.gateway.forwarded_headers import KEY_HEADERS, forward_request_headers
 from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.routing import Upstream
 

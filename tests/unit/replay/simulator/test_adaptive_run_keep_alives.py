@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from foveate.compaction.schedule import Moment
+from foveate.compaction.edit_timing import Moment
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.model import CacheUsage

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foveate.compaction.edit_timing import Moment
 from foveate.compaction.forecast import Forecast, FutureRequests, SessionActivity
 from foveate.compaction.plan import paying_threshold_tokens
-from foveate.compaction.schedule import Moment
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import Rates
 from foveate.model import CacheUsage, Ttl

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.compaction.forecast import Forecast, FutureRequests
-from foveate.compaction.schedule import (
+from foveate.compaction.edit_timing import (
     ClearingOption,
     CompactionOption,
     EditPrices,
@@ -20,6 +19,7 @@ from foveate.compaction.schedule import (
     plan_edits,
     read_prices,
 )
+from foveate.compaction.forecast import Forecast, FutureRequests
 from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind
 from foveate.formats.response.usage import BillableUnit
 

@@ -2,7 +2,11 @@
 
 import pytest
 
-from foveate.gateway.headers import forward_request_headers, forward_response_headers, signed_header_names
+from foveate.gateway.forwarded_headers import (
+    forward_request_headers,
+    forward_response_headers,
+    signed_header_names,
+)
 from foveate.gateway.request import parse_request
 
 RECEIVED = [

@@ -11,7 +11,7 @@ from foveate.cost.admission import AdmissionOptions, Settlement, SettlementOutco
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import Charge
 from foveate.engine.observer import NullObserver
-from foveate.engine.spending.admission import ObservedAdmission
+from foveate.engine.spending.observed_admission import ObservedAdmission
 from foveate.errors import BadOption
 from tests.support.scenarios.finished_exchanges import make_exchange_charge
 from tests.support.stores.memory_ledger import InMemoryLedger, ManualSleeps

@@ -1,4 +1,4 @@
-"""Exit codes of commands. Wrong options also end with 2, Ctrl-C ends with 130."""
+"""Error messages and exit codes of commands. Wrong options also end with 2, Ctrl-C ends with 130."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

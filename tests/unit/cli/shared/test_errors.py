@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.errors import report_errors
 from foveate.errors import BudgetExceeded, SectionSize
 
 

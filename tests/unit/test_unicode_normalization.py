@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
-from foveate.tokens.unicode_normalization import STARTER, NormalForm, normalize_unicode
+from foveate.unicode_normalization import STARTER, NormalForm, normalize_unicode
 from tests.support.harness.example_limits import limit_examples
 from tests.support.oracles.time_growth import superlinear_ratio
 from tests.support.strategies.texts import any_texts, texts
