@@ -15,7 +15,7 @@ from foveate.compaction.facts.rules import find_whole
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
-from foveate.compaction.facts.values import find_mentions
+from foveate.compaction.facts.values import ORDINAL, Mention, find_mentions
 
 _MAX_ELLIPSIS_DISTANCE = 12
 _MAX_ELLIPSIS_VALUES = 2
@@ -218,7 +218,7 @@ def _find_edits(old: Statement, removed: Set[str], new: Statement, added: Set[st
     edits: dict[str, _Edit] = {}
     for number, (start, end) in enumerate(places):
         value = old.text[start:end].lower()
-        if len(places) != len(new_places):
+        if len(places) != len(new_places) or not _is_evident(old.text, places, number, new.text, new_places):
             edits[value] = start, end, OMITTED
             continue
         new_start, new_end = new_places[number]
@@ -228,6 +228,30 @@ def _find_edits(old: Statement, removed: Set[str], new: Statement, added: Set[st
         unit_end = end if is_bare else find_unit_end(old.text, end)
         edits[value] = start, unit_end, new.text[new_start:new_unit_end]
     return edits
+
+
+def _is_evident(
+    old: str, places: Sequence[tuple[int, int]], number: int, new: str, new_places: Sequence[tuple[int, int]]
+) -> bool:
+    """Return whether a new value surely takes the place of an old one: both count the same."""
+    mentions = find_mentions(old).mentions
+    value = _find_mention(mentions, places[number])
+    new_value = _find_mention(find_mentions(new).mentions, new_places[number])
+    if value is None or new_value is None:
+        return True
+    are_ordinal = {ORDINAL.fullmatch(mention.value) is not None for mention in (value, new_value)}
+    if value.value_type is new_value.value_type and len(are_ordinal) > 1:
+        return False  # "… until the 15th", "140 people"
+    if new_value.value_type is ValueType.NUMBER and new_value.unit and new_value.dimension != value.dimension:
+        return False
+    replaced = {start for start, _ in places}
+    others = (other for other in mentions if other.start not in replaced)
+    is_only = not any(other.value_type is value.value_type for other in others)
+    return is_only or not new_value.near.isdisjoint(value.near)
+
+
+def _find_mention(mentions: Sequence[Mention], place: tuple[int, int]) -> Mention | None:
+    return next((mention for mention in mentions if mention.start <= place[0] < mention.end), None)
 
 
 def find_unit_end(text: str, end: int) -> int:

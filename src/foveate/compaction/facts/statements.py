@@ -34,6 +34,7 @@ _MAX_FORMATTED_SENTENCES = 10
 _FORMATTED = re.compile(r"^(?:#{1,6} |\|)", re.MULTILINE)
 _MAX_CANCEL_CHARS = 120
 _MIN_WORDS = 2
+_MIN_MARK_CHARS = 4
 # In Italian, "mai" means "never"; in German and French it is May.
 _MONTH_MAI = re.compile(r"[mM][aA][iI]\b(?:(?<=\d ...)|(?<=\d\. ...))")
 DEVELOPER_ROLES = frozenset(("system", "developer"))
@@ -81,6 +82,11 @@ class Statement:
     """It is part of a long text in a message, so perhaps not the author's own words."""
     completes: int | None = None
     """The number of the statement whose value it changes, if it gave only the value."""
+
+    @property
+    def is_marked(self) -> bool:
+        """Return whether its label stands out: "SAFETY RULE: …". Others only name a topic: "Tickets: …"."""
+        return self.label.isupper() and len(self.label) >= _MIN_MARK_CHARS
 
 
 def find_statements(messages: Sequence[Message]) -> list[Statement]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
 
-from foveate.compaction.facts.amendments import find_unit_end
+from foveate.compaction.facts.amendments import OMITTED, find_unit_end
 from foveate.compaction.facts.language import language
 from foveate.compaction.facts.statements import Statement
 from foveate.compaction.facts.subjects import Subject, ValueType, find_subject, split_words
@@ -354,6 +354,9 @@ def write_changes(old: Statement, new: Statement, changes: Sequence[ChangedValue
         is_bare = new_end == change.new.end and change.new.value.strip("0123456789.,") == ""
         if change.old.unit and unit_end == end:  # "six rowing days"
             new_end = change.new.end
-        value = new.text[change.new.start : new_end]
+        # "Kit is fifteen." "Kit has 51 cues."
+        is_number = change.old.value_type is change.new.value_type is ValueType.NUMBER
+        counts_other = is_number and bool(change.new.unit) and not change.old.unit
+        value = OMITTED if counts_other else new.text[change.new.start : new_end]
         text = text[: change.old.start] + value + text[end if is_bare else unit_end :]
     return text

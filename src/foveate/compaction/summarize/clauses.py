@@ -12,6 +12,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
+from foveate.compaction.facts.amendments import OMITTED
 from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.prose import find_label, strip_label
 from foveate.compaction.facts.rules import FactKind
@@ -57,23 +58,25 @@ _VALUE_WEIGHTS = {
     ValueType.CODE: _CODE_WEIGHTS,
     ValueType.PATH: _CODE_WEIGHTS,
     ValueType.ADDRESS: _CODE_WEIGHTS,
-    ValueType.MONEY: (1.8, 0.7),
+    ValueType.MONEY: (1.3, 0.5),
     ValueType.NUMBER: (2.0, 0.4),
     ValueType.NAME: (1.6, 0.1),
 }
 _WORD_WEIGHTS = 0.9, 0.06
 _RULE_WEIGHTS = 1.4, 0.5
 _LABEL_WEIGHT = 3.4
-_TASK_WEIGHT = 0.3
-_CHANGE_WEIGHT = 0.6
 _SMALL_TALK_FACTOR = 0.5
 # A value without a word of its own, and the same value with other words, perhaps of something else.
 _ALONE_FACTOR, _ELSEWHERE_FACTOR = 0.1, 0.4
 # What only the assistant says is perhaps a proposal.
 _PROPOSAL_FACTOR = 0.7
+# A reply first repeats what was said, in few words, and then proposes something.
+_REPEATING_FACTOR, _PROPOSING_FACTOR = 1.2, 0.6
+# Of what was said early, much is only the background.
+_FIRST_FACTOR, _LAST_FACTOR = 0.6, 1.4
+# A value is missing, which was replaced.
+_GAP_FACTOR = 0.4
 _QUOTED_FACTOR = 0.2
-# Many values in a row are rarely all needed.
-_GAIN_EXPONENT, _COST_EXPONENT = 0.8, 0.9
 _LINE_COST, _ASSISTANT_COST = 3.0, 1.0
 _CHARS_PER_TOKEN = 4
 # The same date, time or number may be that of something else; a code or a name is not.
@@ -124,6 +127,7 @@ class ClauseChooser:
         self, messages: Sequence[Message], statements: Sequence[Statement], count: TokenCounter
     ) -> None:
         self._count = count
+        self._message_count = len(messages)
         self._sides = _Sides(messages)
         self._said: dict[str, set[str]] = {}
         """What is carried, each with the words around it."""
@@ -182,7 +186,7 @@ class ClauseChooser:
                 cost += (clause.end - clause.start) / _CHARS_PER_TOKEN
                 for item in clause.items:
                     items.setdefault(item.key, self._weigh(item))
-        return float(pow(sum(items.values()), _GAIN_EXPONENT) / pow(cost, _COST_EXPONENT))
+        return sum(items.values()) / cost
 
     def _weigh(self, item: _Item) -> float:
         said = self._said.get(item.key)
@@ -192,21 +196,35 @@ class ClauseChooser:
 
     def _condense(self, statement: Statement) -> _Condensed:
         text = statement.text
-        is_whole = statement.is_summary or statement.label
+        is_whole = statement.is_summary or statement.is_marked
         ranges = ((0, len(text)),) if is_whole else _clause_ranges(text)
         other = self._sides.other_side(statement)
+        importance = self._importance(statement)
         clauses = (
-            _Clause(start, end, tuple(_find_items(statement, start, end, other))) for start, end in ranges
+            _Clause(start, end, tuple(_find_items(statement, start, end, other, importance)))
+            for start, end in ranges
         )
         return _Condensed(statement, tuple(clauses))
 
+    def _importance(self, statement: Statement) -> float:
+        if statement.is_summary:
+            return 1.0
+        share = statement.message_index / max(self._message_count, 1)
+        importance = _FIRST_FACTOR + share * (_LAST_FACTOR - _FIRST_FACTOR)
+        if statement.speaker is Speaker.MODEL:
+            importance *= _PROPOSING_FACTOR if statement.start else _REPEATING_FACTOR
+        return importance
 
-def _find_items(statement: Statement, start: int, end: int, other: "_Wording") -> Iterator[_Item]:
+
+def _find_items(
+    statement: Statement, start: int, end: int, other: "_Wording", importance: float
+) -> Iterator[_Item]:
     """What a clause says, with how much that counts, given what the other side says."""
     text = statement.text[start:end]
     is_model = statement.speaker is Speaker.MODEL
-    is_change = not is_model and language().update_cues.search(text) is not None
-    factor = _QUOTED_FACTOR if statement.is_quoted else 1.0
+    factor = importance * (_QUOTED_FACTOR if statement.is_quoted else 1.0)
+    if OMITTED in text:
+        factor *= _GAP_FACTOR
     common = factor * (_SMALL_TALK_FACTOR if statement.kind is StatementKind.OTHER else 1.0)
 
     def weigh(weights: tuple[float, float], *, is_repeated: bool) -> float:
@@ -233,22 +251,19 @@ def _find_items(statement: Statement, start: int, end: int, other: "_Wording") -
             weight = weigh(weights, is_repeated=mention.normal in other.values)
             near = mention.near if mention.value_type in _AMBIGUOUS else frozenset[str]()
             yield _Item(mention.normal, weight * value_factor, near)
-    stems = set(map(find_stem, words))
+    stems = dict.fromkeys(map(find_stem, words))
     for stem in stems:
         yield _Item(stem, weigh(_WORD_WEIGHTS, is_repeated=stem in other.words))
     if is_model:
         return
     place = f"{statement.message_index}:{statement.text_index}:{statement.start + start}"
-    if is_change and not mentions:
-        yield _Item(f"change {place}", _CHANGE_WEIGHT * factor)
-    if statement.label:
+    if statement.is_marked:
         yield _Item(f"label {place}", _LABEL_WEIGHT * factor)
-    elif statement.kind is StatementKind.CONSTRAINT:
-        if find_phrase(FactKind.CONSTRAINT, normalize_letters(text)):
-            is_repeated = not stems.isdisjoint(other.words)
-            yield _Item(f"rule {place}", _RULE_WEIGHTS[not is_repeated] * factor)
-    elif statement.kind is StatementKind.TASK:
-        yield _Item(f"task {place}", _TASK_WEIGHT * factor)
+    elif statement.kind is StatementKind.CONSTRAINT and find_phrase(
+        FactKind.CONSTRAINT, normalize_letters(text)
+    ):
+        is_repeated = not other.words.isdisjoint(stems)
+        yield _Item(f"rule {place}", _RULE_WEIGHTS[not is_repeated] * factor)
 
 
 def _key(statement: Statement) -> tuple[int, int, int, str]:

@@ -84,15 +84,13 @@ class _SummarySection(StrEnum):
 _SELF_DESCRIBING = frozenset((_SummarySection.FILES, _SummarySection.NAMES))
 _HEADINGS_SHARE = 0.02
 
-# The maximum share of constraints and labelled statements, of the goal, and of each section, in the order in
-# which they are filled.
+# The maximum share of constraints and marked statements, of the goal, of other marked statements, and of each
+# section, in the order in which they are filled. In a conversation without tools, people say step by step what
+# they want: a short summary does without the goal, and constraints come first only if they take a small share.
 _RULES_SHARE = 0.50
-# In a conversation without tools, rules are carried whole only if they take no more.
-_WHOLE_RULES_SHARE = 0.10
-_LABELLED_SHARE, _CHAT_LABELLED_SHARE = 0.35, 0.60
-# In a conversation without tools, people say what they want step by step.
-_GOAL_SHARE, _CHAT_GOAL_SHARE = 0.16, 0.08
-_MIN_GOAL_TOKENS = 14
+_WHOLE_RULES_SHARE = 0.05
+_GOAL_SHARE, _CHAT_GOAL_SHARE = 0.16, 0.05
+_MARKED_SHARE, _CHAT_MARKED_SHARE = 0.35, 0.60
 # That of statements, if the assistant works with tools, whose names matter as well.
 _STATEMENTS_SHARE = 0.11
 _SHARES = {
@@ -170,24 +168,18 @@ def summarize_by_rules(
         return summary.fill(starmap(_clause_entry, chooser.choose(chosen, limit)), share_tokens=limit)
 
     has_work = any(isinstance(part, ToolCall) for message in messages for part in message.parts)
-    rules = [
-        statement for statement in statements if statement.label or statement.kind is StatementKind.CONSTRAINT
-    ]
-    labelled = [statement for statement in rules if statement.label]
-    rule_entries = [_statement_entry(rule) for rule in rules]
-    has_room = sum(count(entry.line) + 1 for entry in rule_entries) <= limit_tokens * _WHOLE_RULES_SHARE
-    if has_work or has_room:
-        summary.fill(rule_entries, share_tokens=int(limit_tokens * _RULES_SHARE))
-    else:
-        summary.fill(map(_statement_entry, labelled), share_tokens=int(limit_tokens * _RULES_SHARE))
-    sections = _section_entries(messages, ranked)
+    rules = [rule for rule in statements if rule.is_marked or rule.kind is StatementKind.CONSTRAINT]
+    marked = [statement for statement in rules if statement.is_marked]
+    entries = [_statement_entry(rule) for rule in rules]
+    if not has_work and sum(count(entry.line) + 1 for entry in entries) > limit_tokens * _WHOLE_RULES_SHARE:
+        entries = [_statement_entry(statement) for statement in marked]
+    summary.fill(entries, share_tokens=int(limit_tokens * _RULES_SHARE))
     requests = _find_requests(messages, statements)
-    goal_tokens = int(limit_tokens * _GOAL_SHARE)
-    if not has_work:
-        goal_tokens = max(int(limit_tokens * _CHAT_GOAL_SHARE), min(goal_tokens, _MIN_GOAL_TOKENS))
-    summary.fill_goal(requests, share_tokens=goal_tokens)
-    labelled_share = _LABELLED_SHARE if has_work else _CHAT_LABELLED_SHARE
-    summary.fill(map(_statement_entry, labelled), share_tokens=int(limit_tokens * labelled_share))
+    goal_share = _GOAL_SHARE if has_work else _CHAT_GOAL_SHARE
+    summary.fill_goal(requests, share_tokens=int(limit_tokens * goal_share))
+    marked_share = _MARKED_SHARE if has_work else _CHAT_MARKED_SHARE
+    summary.fill(map(_statement_entry, marked), share_tokens=int(limit_tokens * marked_share))
+    sections = _section_entries(messages, ranked)
     for section, share in _SHARES.items():
         summary.fill(sections[section], share_tokens=int(limit_tokens * share))
     chooser.cover(summary.quoted_statements())
@@ -515,7 +507,7 @@ def _rank_statements(conversation: ConversationFacts) -> list[Statement]:
     """
     labelled: set[int] = set()
     for number, newer in sorted(conversation.replaced.items()):
-        if conversation.statements[number].label or number in labelled:
+        if conversation.statements[number].is_marked or number in labelled:
             labelled.add(newer)
     current = [
         (number, statement)
@@ -525,7 +517,7 @@ def _rank_statements(conversation: ConversationFacts) -> list[Statement]:
 
     def rank(pair: tuple[int, Statement]) -> tuple[object, ...]:
         number, statement = pair
-        is_labelled = bool(statement.label) or number in labelled
+        is_labelled = statement.is_marked or number in labelled
         level = -1 if is_labelled else _LEVELS[statement.kind]
         if statement.speaker is Speaker.MODEL:
             level += _ASSISTANT_LEVEL

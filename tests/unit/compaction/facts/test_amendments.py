@@ -188,3 +188,15 @@ def test_a_conversation_without_updates_is_not_amended(messages: list[Message]) 
 
     assert list(updates.statements[: updates.count]) == statements
     assert updates.replaced or updates.count == len(updates.statements)
+
+
+def test_a_value_of_another_unit_leaves_a_gap_and_is_not_written_in_its_place() -> None:
+    texts = current_texts("There are 43 stage cues, Kit is fifteen and a genius.", "Kit has 51 cues now.")
+
+    assert not any("Kit is 51" in text for text in texts)
+
+
+def test_an_ordinal_is_not_replaced_by_a_number() -> None:
+    texts = current_texts("The call for papers is open until the 15th.", "The call has 140 papers now.")
+
+    assert not any("until the 140" in text for text in texts)

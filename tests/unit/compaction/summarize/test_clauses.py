@@ -94,3 +94,38 @@ def test_names_that_only_a_tool_result_has_are_not_carried() -> None:
 def test_the_clause_that_asks_has_words_of_its_own() -> None:
     assert find_asking_clause("Hi, please plan a trip to Porto") == "please plan a trip to Porto"
     assert find_asking_clause("Yes please, go ahead, and we will have tea") == ""
+
+
+def test_of_a_reply_what_it_repeats_comes_before_what_it_proposes() -> None:
+    messages = [
+        {
+            "role": "user",
+            "content": "Well, if you ask me, the choir meets at St Anne's on Tuesdays from now on.",
+        },
+        {
+            "role": "assistant",
+            "content": "Choir at St Anne's on Tuesdays. I'd bring 30 chairs and 12 lamps along.",
+        },
+    ]
+
+    summary = summarize(messages, 18)
+
+    assert "St Anne's on Tuesdays" in summary
+    assert "chairs" not in summary
+
+
+def test_a_label_that_only_names_a_topic_does_not_come_first() -> None:
+    topic = (
+        "Sheep: the farmer told us a very long story about how all of them once ran away to the next valley."
+    )
+    messages = [
+        {"role": "user", "content": topic},
+        {"role": "assistant", "content": "A good story!"},
+        {"role": "user", "content": "The shoot is on 16 October at Wether Fell."},
+        {"role": "assistant", "content": "Noted: 16 October at Wether Fell."},
+    ]
+
+    assert "16 October" in summarize(messages, 20)
+    assert topic in summarize(
+        [{"role": "user", "content": topic.replace("Sheep:", "RULE:")}, *messages[1:]], 40
+    ).replace("RULE:", "Sheep:")
