@@ -130,8 +130,14 @@ class _BlockReader:
 
     def read_tools(self, request: Request, fields: Fields) -> Iterable[Block]:
         breakpoints = self._find_tool_breakpoints(fields)
+        # The tools of a few large requests would fill the cache.
+        is_cached = sum(map(len, request.tools)) <= _MAX_CACHE_BYTES // 4
         for index, raw in enumerate(request.tools):
-            (block,) = self._read_cached(Area.TOOLS, index, raw)
+            (block,) = (
+                self._read_cached(Area.TOOLS, index, raw)
+                if is_cached
+                else self._parse_tool(index, parse_json(raw))
+            )
             yield replace(block, breakpoint_ttl=breakpoints[index]) if index in breakpoints else block
 
     def read_system(self, fields: Fields) -> list[Block]:

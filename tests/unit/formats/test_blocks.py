@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.caching import LruCache, drop_caches
-from foveate.formats.blocks import estimate_size
+from foveate.formats.blocks import BLOCK_CACHE, estimate_size
 from foveate.model import Area, Block, Format, Place, Request, Ttl
 from tests.support.oracles.json_tree import spell_oddly
 from tests.support.strategies.request_edits import BODIES, requests
@@ -129,6 +129,18 @@ def test_the_least_recently_used_block_is_dropped_first() -> None:
     cache.put(keys[3], ())
 
     assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
+
+
+def test_tools_that_would_fill_the_cache_are_not_cached() -> None:
+    """Regression: the tools of one request of 20 MB displaced those of all agents."""
+    drop_caches()
+    tools = [{"name": f"t{at}", "description": "word " * 20_000, "input_schema": {}} for at in range(60)]
+    body = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "Hello"}]}
+    blocks = parse_blocks({**body, "tools": tools})
+    assert BLOCK_CACHE.weight == 0
+
+    assert parse_blocks({**body, "tools": tools[:2]})[:2] == blocks[:2]
+    assert BLOCK_CACHE.weight > len(tools[0]["description"])
 
 
 def test_the_same_message_at_another_place_is_another_block() -> None:

@@ -263,6 +263,17 @@ async def test_many_new_turns_are_counted_without_the_old_ones() -> None:
     assert sum(counter.added) == 40
 
 
+async def test_a_conversation_that_would_fill_the_cache_is_not_cached() -> None:
+    """Regression: a request with 20,000 messages left 10 MB in memory."""
+    counts = TurnCounter(InMemorySessionStore(), capacity=40)
+    for turns, cached in ((11, 0), (10, 10)):
+        messages = [{"role": "user", "content": f"{turns} {index}"} for index in range(turns)]
+        count = await count_body(counts, {"n": 1, "messages": messages}, counter_for("gpt-4o"))
+
+        assert count.total == recount({"n": 1, "messages": messages}, "gpt-4o")[0]
+        assert len(counts._measured_messages) == cached
+
+
 async def test_new_turns_are_not_looked_up_in_the_store() -> None:
     store = InMemorySessionStore()
     messages = [{"role": "user", "content": f"This is turn {index}"} for index in range(30)]

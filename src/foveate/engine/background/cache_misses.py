@@ -1,7 +1,7 @@
 """Detects and explains cache misses: requests that did not read what the previous one had cached.
 
-The last body of each session is kept while there is room for all of them, and beyond that the hashes and
-lengths of its blocks. Bodies are parsed only if the usage shows that much was not read.
+The last body of each session is kept while there is room for all of them, and beyond that, or if it is very
+large, the hashes and lengths of its blocks. Bodies are parsed only if the usage shows that much was not read.
 """
 
 import asyncio
@@ -32,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Total size of the bodies that are kept."""
+# A few larger ones would displace all others.
+_MAX_SINGLE_BODY_BYTES = 8 * 1024 * 1024
 _MAX_SESSIONS = 4 * 1024
 _MAX_HASHED = 256
 _MAX_RECENT = 100
@@ -105,6 +107,7 @@ class CacheMissDetector:
         observer: Observer = NO_OBSERVER,
         on_miss: Callable[[SessionCacheMiss], None] | None = None,
         max_bytes: int = MAX_BODY_BYTES,
+        max_single_body_bytes: int = _MAX_SINGLE_BODY_BYTES,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spending = spending
@@ -115,6 +118,7 @@ class CacheMissDetector:
         self._body_sizes: LruCache[int] = LruCache(
             max_bytes, weigh=lambda _, size_bytes: size_bytes, on_evict=self._drop_body
         )
+        self._max_single_body_bytes = max_single_body_bytes
         self._hashed: deque[_SessionKey] = deque()
         self._hashed_at = float("-inf")
         self._recent: deque[SessionCacheMiss] = deque(maxlen=_MAX_RECENT)
@@ -174,7 +178,12 @@ class CacheMissDetector:
     def _remember(self, key: _SessionKey, current: _LastRequest) -> None:
         self._last_requests[key] = current
         self._last_requests.move_to_end(key)
-        self._body_sizes.put(key, len(current.body or b""))
+        size_bytes = len(current.body or b"")
+        if size_bytes <= self._max_single_body_bytes:
+            self._body_sizes.put(key, size_bytes)
+        else:
+            self._body_sizes.remove(key)
+            self._drop_body(key, size_bytes)
         while len(self._last_requests) > _MAX_SESSIONS:
             removed_key, _ = self._last_requests.popitem(last=False)
             self._body_sizes.remove(removed_key)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from msgspec import structs
 
@@ -120,14 +120,21 @@ class BlockFactsCache:
     def look_up(self, blocks: Sequence[Block]) -> list[BlockFacts]:
         young = self._generations[0]
         # The cache keeps its blocks alive, so no other block can have the same id.
-        return [young.get(id(block)) or self._look_up_old(block) for block in blocks]
+        found = [young.get(id(block)) for block in blocks]
+        if all(found):
+            return cast("list[BlockFacts]", found)
+        missing = zip(blocks, found, strict=True)
+        missing_bytes = sum(len(block.canonical_json) for block, facts in missing if facts is None)
+        # A few large requests would fill the cache.
+        is_cached = missing_bytes <= self._max_bytes // 2
+        return [young.get(id(block)) or self._look_up_old(block, is_cached=is_cached) for block in blocks]
 
-    def _look_up_old(self, block: Block) -> BlockFacts:
+    def _look_up_old(self, block: Block, *, is_cached: bool) -> BlockFacts:
         old = self._generations[1].get(id(block))
         facts = BlockFacts(block) if old is None else old
         size_bytes = len(block.canonical_json)
         # System blocks are new objects in each request. A few large images would fill the cache.
-        if block.place.area is not Area.SYSTEM and size_bytes <= self._max_bytes // 4:
+        if is_cached and block.place.area is not Area.SYSTEM and size_bytes <= self._max_bytes // 4:
             self._store(facts, size_bytes)
         return facts
 

@@ -40,6 +40,7 @@ def make_detector(
     observer: RecordingObserver | None = None,
     *,
     max_bytes: int = 10**9,
+    max_single_body_bytes: int = 10**9,
     monotonic: Iterator[float] | None = None,
 ) -> CacheMissDetector:
     cost = SpendingOptions(caps=(), prices=PriceBook())
@@ -48,6 +49,7 @@ def make_detector(
         lambda: cost,
         observer=observer or RecordingObserver(),
         max_bytes=max_bytes,
+        max_single_body_bytes=max_single_body_bytes,
         monotonic=lambda: next(clock),
     )
 
@@ -243,6 +245,22 @@ async def test_bodies_are_bounded_and_replaced_by_block_hashes() -> None:
     assert cold.verdict.before is not None
     assert cold.verdict.before.end_byte > len(LONG)  # of the whole block
     assert cold.verdict.lost_tokens == warm.verdict.lost_tokens > 1500
+
+
+async def test_a_large_body_is_replaced_by_block_hashes() -> None:
+    """Regression: two bodies of 30 MB displaced those of all other sessions, and stayed in memory."""
+    observer = RecordingObserver()
+    size = len(make_body(f"{LONG} 1"))
+    detector = make_detector(observer, max_single_body_bytes=size)
+    for name, text in (("large", f"{LONG} 12"), ("small", f"{LONG} 1")):
+        await finish_call(detector, text, name=name, at=0, written=3600)
+    await detector.close()
+    assert detector.body_bytes == size
+
+    for name in ("large", "small"):
+        await finish_call(detector, f"{LONG} 2", name=name, at=20, written=3600)
+    await detector.close()
+    assert {miss.session_id for miss in observer.misses} == {"large", "small"}
 
 
 async def test_bodies_are_hashed_at_a_limited_rate() -> None:

@@ -45,6 +45,17 @@ def test_facts_about_a_block_that_would_fill_the_cache_are_not_kept() -> None:
     assert len(cache) == 1
 
 
+def test_facts_about_a_request_that_would_fill_the_cache_are_not_kept() -> None:
+    """Regression: the blocks of two requests of 20 MB stayed in memory until others displaced them."""
+    cache = BlockFactsCache(max_bytes=4_000)
+    blocks = parse_blocks(f"{number} " + "word " * 50 for number in range(10))
+
+    cache.look_up(blocks)
+    assert len(cache) == 0
+    facts = cache.look_up(blocks[:5])
+    assert cache.look_up(blocks[:5])[0] is facts[0]
+
+
 class FakeCounter:
     """A text is as long as its characters, and messages are as long as a test says."""
 
