@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from foveate import formats
 from foveate.engine.completion_queue import CompletionQueue
+from foveate.engine.counting.offline_counters import load_counter
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import Observer
 from foveate.engine.options import AgentOptions
@@ -102,6 +103,7 @@ class Engine:
             await self.admit_uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
             upstream_request = UpstreamRequest(body=incoming.body, problems=(problem,))
             return self._make_exchange(incoming, None, upstream_request, received_at)
+        await load_counter(context.options.counter, context.request.model)
         step_started_at = context.received_at
         for step in self.read_only_steps if context.is_read_only else self.steps:
             try:

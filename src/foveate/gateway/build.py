@@ -24,11 +24,12 @@ from foveate.engine.background.request_archive import RequestArchiver
 from foveate.engine.background.tracing import SaveTraces
 from foveate.engine.build import build_engine
 from foveate.engine.counting.calibration import SaveCalibrations, load_calibrations
+from foveate.engine.counting.offline_counters import is_counter_loaded, load_counter
 from foveate.engine.counting.remote_counter import RemoteCounter
 from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.metrics.registry import Sample
 from foveate.engine.observer import NO_OBSERVER, Observer
-from foveate.engine.options import SectionOptions
+from foveate.engine.options import AgentOptions, SectionOptions
 from foveate.engine.sections.collect import SpendingSource
 from foveate.engine.sections.sources import SectionSources
 from foveate.engine.session_state import SessionStates
@@ -50,6 +51,7 @@ from foveate.http.pool import ConnectionPool, Timeouts
 from foveate.http.proxies import ProxyRules
 from foveate.prompt_cache.rules import CACHE_BETA_VARIABLE
 from foveate.session.recent_sessions import Broadcast
+from foveate.session.rollups import RollupStore, TotalsGroup
 from foveate.store import PruneResult, Store, is_server, open_store, store_name
 from foveate.store.outbox import FileOutbox, FileWriteAheadLog
 
@@ -57,6 +59,9 @@ _LOG = logging.getLogger(__name__)
 # Not at startup, when there is most to do, and often enough that each run is short.
 RETENTION_DELAY_SECONDS = 300.0
 RETENTION_INTERVAL_SECONDS = 6 * 3600.0
+# The vocabularies of models used since then are loaded at startup, but not more: each takes 10 to 40 MB.
+_RECENT_SECONDS = 7 * 24 * 3600.0
+_MAX_RECENT_VOCABULARIES = 4
 
 
 class RetentionStore(Protocol):
@@ -267,6 +272,22 @@ def _list_configured_sections(config: ResolvedConfig) -> Iterator[SectionOptions
             yield sections
 
 
+async def load_recent_vocabularies(
+    totals: RollupStore, options: Callable[[str], AgentOptions], now: float
+) -> None:
+    """Load the vocabularies of the models that were used most in the last days.
+
+    The tokenizer's engine holds the GIL while it loads one, up to 250 ms, in which no request is served.
+    """
+    rows = await totals.sum_totals([TotalsGroup.AGENT, TotalsGroup.MODEL], since=now - _RECENT_SECONDS)
+    remaining = _MAX_RECENT_VOCABULARIES
+    for (agent, model), _ in sorted(rows, key=lambda row: row[1].calls, reverse=True):
+        counter_options = options(agent).counter
+        if remaining and not is_counter_loaded(counter_options, model):
+            await load_counter(counter_options, model)
+            remaining -= 1
+
+
 @asynccontextmanager
 async def open_gateway(
     current_config: Callable[[], ResolvedConfig],
@@ -356,6 +377,8 @@ async def open_gateway(
         sources = SectionSources(proxies=proxies)
         preload_task = asyncio.ensure_future(sources.preload(_list_configured_sections(current_config())))
         tracing = SaveTraces(store.traces)
+        if instrumentation is not None:  # a server, with more than one client
+            await load_recent_vocabularies(store.totals, lambda agent: current_config().agents(agent), clock())
         calibrations = await load_calibrations(store.calibrations)
         save_calibrations = SaveCalibrations(store.calibrations, calibrations, clock=clock)
         prefix_logs = await load_prefix_logs(store.prefix_reuse)

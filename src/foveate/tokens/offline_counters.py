@@ -16,7 +16,7 @@ from foveate.tokens.rendering.rendering import RenderingRules
 from foveate.tokens.tokenizers.bpe import BpeTokenizer, BpeVocabulary
 from foveate.tokens.tokenizers.estimate import build_estimator
 from foveate.tokens.tokenizers.tokenizer import Tokenizer
-from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary, load_vocabulary_file
+from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary, is_loaded, load_vocabulary_file
 
 _CLAUDE_NAME = re.compile(r"claude|\b(opus|sonnet|haiku|fable|mythos)-\d")
 _GEMINI_NAME = re.compile(r"gemini")
@@ -98,6 +98,15 @@ def find_vocabulary(model: str) -> BpeVocabulary | None:
         return bundled_vocabulary(_find_family(model, "").vocabulary)
     except ImportError:
         return None
+
+
+def has_loaded_vocabulary(model: str) -> bool:
+    """Return whether `counter_for` need not load a vocabulary."""
+    if is_claude(model):
+        from foveate.tokens.tokenizers.claude import CLAUDE_VOCABULARY
+
+        return is_loaded(CLAUDE_VOCABULARY)
+    return is_loaded(_find_family(model, "").vocabulary)
 
 
 def is_claude(model: str) -> bool:

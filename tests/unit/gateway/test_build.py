@@ -5,16 +5,25 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from foveate.config.settings import Settings, StoreSettings, TimeoutSettings
 from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.counting.offline_counters import is_counter_loaded
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.build import admission_options, open_gateway, upstream_timeouts
+from foveate.gateway.build import (
+    admission_options,
+    load_recent_vocabularies,
+    open_gateway,
+    upstream_timeouts,
+)
 from foveate.gateway.config import ResolvedConfig
 from foveate.store import open_store, store_name
 from foveate.store.outbox import FileOutbox
-from tests.support.stores.ledger_records import CHARGE
+from foveate.tokens.offline_counters import CounterOptions
+from tests.support.scenarios.vocabulary_files import write_byte_vocabulary
+from tests.support.stores.ledger_records import CALL, CHARGE
 
 
 async def list_charge_ids(url: str) -> list[str]:
@@ -67,3 +76,23 @@ def test_a_call_never_outlives_its_reservation_even_if_timeouts_are_raised_later
     assert 4 * (timeouts.connect_seconds + timeouts.total_seconds) < lifetime_seconds
     assert timeouts.total_seconds == min(total_seconds, timeouts.total_seconds)
     assert total_seconds > 40_000 or timeouts.total_seconds == total_seconds
+
+
+async def test_the_vocabularies_of_recent_models_are_loaded_at_startup(tmp_path: Path) -> None:
+    """Regression: after each restart, the first request of a model family delayed all others."""
+    counter_options = CounterOptions(vocabulary=write_byte_vocabulary(tmp_path))
+    now = time.time()
+    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        for model, days, calls in (
+            ("seldom", 1, 1),
+            *((f"often-{at}", 1, 2) for at in range(4)),
+            ("old", 30, 3),
+        ):
+            for number in range(calls):
+                call = structs.replace(CALL, id=f"{model} {number}", model=model, at=now - days * 86400)
+                await store.ledger.settle_all([(structs.replace(CHARGE, call=call), ())])
+        await load_recent_vocabularies(store.totals, lambda _: AgentOptions(counter=counter_options), now)
+
+    models = ("seldom", "old", *(f"often-{at}" for at in range(4)))
+    loaded = {model for model in models if is_counter_loaded(counter_options, model)}
+    assert loaded == {f"often-{at}" for at in range(4)}

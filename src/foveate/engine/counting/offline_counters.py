@@ -1,19 +1,29 @@
 """Local counters for an agent's requests, and safety margins for their error."""
 
+import asyncio
 import math
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 
-from foveate.caching import DEFAULT_CAPACITY
+from foveate.caching import DEFAULT_CAPACITY, LruCache
 from foveate.compaction.overflow import lower_bound_tokens
+from foveate.errors import FoveateError
 from foveate.model import TokenCount
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.rules import CacheRules, rules_for
 from foveate.tokens import RequestCounter, counter_for
-from foveate.tokens.offline_counters import Backend, CounterOptions, offline_counter_factory
+from foveate.tokens.offline_counters import (
+    Backend,
+    CounterOptions,
+    has_loaded_vocabulary,
+    offline_counter_factory,
+)
 
 _MAX_RULES = 256
+_MAX_LOADED_COUNTERS = 1024
 _MAX_BLOCK_COUNTERS = 64
 # Minimums are rounded up, so that the same rules can be reused.
 _MINIMUM_STEP_TOKENS = 16
@@ -25,6 +35,38 @@ def offline_counter(options: CounterOptions, model: str) -> RequestCounter:
     if _is_default(options):
         return counter_for(model)
     return offline_counter_factory(options)(model)
+
+
+async def load_counter(options: CounterOptions, model: str) -> None:
+    """Load the vocabulary of a model in a thread, which takes up to half a second; once per process.
+
+    If it cannot be loaded, the first count raises the reason.
+    """
+    if not is_counter_loaded(options, model):
+        with suppress(FoveateError):
+            await asyncio.get_running_loop().run_in_executor(
+                _vocabulary_loader(), partial(offline_counter, options, model)
+            )
+            _loaded_counters.put((options, model), True)
+
+
+def is_counter_loaded(options: CounterOptions, model: str) -> bool:
+    if _loaded_counters.get((options, model)) is None:
+        if options.vocabulary is not None or not (
+            options.backend is Backend.ESTIMATE or has_loaded_vocabulary(model)
+        ):
+            return False
+        _loaded_counters.put((options, model), True)
+    return True
+
+
+@cache
+def _vocabulary_loader() -> ThreadPoolExecutor:
+    """A thread of its own, so that requests waiting for a vocabulary do not occupy those of others."""
+    return ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
+
+
+_loaded_counters: LruCache[bool] = LruCache(_MAX_LOADED_COUNTERS)
 
 
 def block_tokens(options: CounterOptions, model: str) -> BlockTokens:

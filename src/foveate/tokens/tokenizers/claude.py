@@ -39,6 +39,9 @@ _CJK_RANGES = (
 )  # fmt: skip
 
 
+CLAUDE_VOCABULARY = "o200k_base"
+
+
 @cache
 def load_class_table() -> bytes:
     """Load the class of each o200k token, as an index into `TOKEN_CLASSES`."""
@@ -160,7 +163,7 @@ def load_fitted_constants() -> FittedConstants:
 def build_claude_tokenizer(model: str) -> Tokenizer:
     family = claude_family(model)
     try:
-        vocabulary = bundled_vocabulary("o200k_base")
+        vocabulary = bundled_vocabulary(CLAUDE_VOCABULARY)
     except ImportError:
         return build_estimator(family)
     return ClaudeTokenizer(family, vocabulary, load_fitted_constants().families[family], extra_margin(model))
