@@ -54,6 +54,7 @@ def make_recording(
     """Record a session of these calls, as Claude Code logs it."""
     rules, cache = rules_for(model), SimulatedCache()
     last = make_message(None, "user", f"{name}: find the fault, and say how you found it")
+    prompts = _Prompts(model, prefix_tokens, ttl)
     at, changes, calls = STARTED_AT, 0, []
     for number, turn in enumerate(turns):
         at += turn.gap_seconds if number else 0.0
@@ -66,7 +67,7 @@ def make_recording(
             )
         if turn.compacts:
             last = make_message(None, "user", f"{name}: summary of {number} calls")
-        prompt = _make_prompt(last, model, prefix_tokens, b"front %d" % changes, ttl)
+        prompt = prompts.make(last, b"front %d" % changes)
         served = cache.serve(prompt, rules, at=at, response_at=at + 3)
         cache = served.cache
         answer, following = _make_answer(last, f"{name}-{number}", turn)
@@ -119,40 +120,61 @@ def count_message_tokens(message: RecordedMessage) -> int:
     return 11 + len(message.raw) * 10 // 37
 
 
-def _is_question(message: RecordedMessage) -> bool:
-    return message.role == "user" and isinstance(json.loads(message.raw)["content"], str)
+@dataclass(frozen=True, slots=True)
+class _MessagePieces:
+    message: RecordedMessage
+    is_question: bool
+    pieces: tuple[PromptPiece, ...]
 
 
-def _make_prompt(
-    last: RecordedMessage, model: str, prefix_tokens: int, prefix: bytes, ttl: Ttl
-) -> CachedPrompt:
-    system = PromptPiece(
-        digest=compute_digest(prefix),
-        tokens=prefix_tokens,
-        kind="text",
-        area=Area.SYSTEM,
-        breakpoint_ttl=ttl,
-        accepts_breakpoint=True,
-    )
-    pieces = [system]
-    breakpoint_indexes: dict[str, int] = {}
-    history = list(last.history())
-    turn_start = max(number for number, message in enumerate(history) if _is_question(message))
-    for number, message in enumerate(history):
-        content = json.loads(message.raw)["content"]
-        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        sizes = [len(json.dumps(block)) for block in blocks]
-        remaining_tokens, remaining_chars = count_message_tokens(message), sum(sizes)
-        for block, size in zip(blocks, sizes, strict=True):
-            share = remaining_tokens * size // remaining_chars
-            remaining_tokens, remaining_chars = remaining_tokens - share, remaining_chars - size
-            if block["type"] == "thinking" and number < turn_start and rules_for(model).drops_thinking:
-                continue
-            block_digest = compute_digest(json.dumps(block).encode() + b"%d" % message.depth)
-            pieces.append(
-                PromptPiece(digest=block_digest, tokens=share, kind=block["type"], area=Area.MESSAGES)
-            )
-        breakpoint_indexes[message.role] = len(pieces) - 1
-    for index in breakpoint_indexes.values():
-        pieces[index] = replace(pieces[index], breakpoint_ttl=ttl)
-    return CachedPrompt(model=model, pieces=tuple(pieces))
+class _Prompts:
+    """Prompts of one session. Each message is read once, since the next prompts contain it again."""
+
+    def __init__(self, model: str, prefix_tokens: int, ttl: Ttl) -> None:
+        self._model = model
+        self._prefix_tokens = prefix_tokens
+        self._ttl = ttl
+        self._drops_thinking = rules_for(model).drops_thinking
+        self._read: dict[int, _MessagePieces] = {}
+
+    def make(self, last: RecordedMessage, prefix: bytes) -> CachedPrompt:
+        """Make the prompt of a request that ends with this message."""
+        system = PromptPiece(
+            digest=compute_digest(prefix),
+            tokens=self._prefix_tokens,
+            kind="text",
+            area=Area.SYSTEM,
+            breakpoint_ttl=self._ttl,
+            accepts_breakpoint=True,
+        )
+        pieces = [system]
+        breakpoint_indexes: dict[str, int] = {}
+        history = [self._pieces(message) for message in last.history()]
+        turn_start = max(number for number, read in enumerate(history) if read.is_question)
+        for number, read in enumerate(history):
+            drops_thinking = self._drops_thinking and number < turn_start
+            pieces += [piece for piece in read.pieces if not (drops_thinking and piece.kind == "thinking")]
+            breakpoint_indexes[read.message.role] = len(pieces) - 1
+        for index in breakpoint_indexes.values():
+            pieces[index] = replace(pieces[index], breakpoint_ttl=self._ttl)
+        return CachedPrompt(model=self._model, pieces=tuple(pieces))
+
+    def _pieces(self, message: RecordedMessage) -> _MessagePieces:
+        read = self._read.get(id(message))
+        if read is None:
+            read = self._read[id(message)] = _read_message(message)
+        return read
+
+
+def _read_message(message: RecordedMessage) -> _MessagePieces:
+    content = json.loads(message.raw)["content"]
+    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [json.dumps(block) for block in blocks]
+    remaining_tokens, remaining_chars = count_message_tokens(message), sum(map(len, texts))
+    pieces = []
+    for block, text in zip(blocks, texts, strict=True):
+        share = remaining_tokens * len(text) // remaining_chars
+        remaining_tokens, remaining_chars = remaining_tokens - share, remaining_chars - len(text)
+        digest = compute_digest(text.encode() + b"%d" % message.depth)
+        pieces.append(PromptPiece(digest=digest, tokens=share, kind=block["type"], area=Area.MESSAGES))
+    return _MessagePieces(message, message.role == "user" and isinstance(content, str), tuple(pieces))
