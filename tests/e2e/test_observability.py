@@ -238,7 +238,8 @@ def test_every_worker_shows_the_metrics_of_all_workers(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url)
-        with gateway_process(tmp_path, "--config", str(config), "--workers", "2") as gateway:
+        # Metrics are stored by process id, which the supervisor of forked workers does not know.
+        with gateway_process(tmp_path, "--config", str(config), "--workers", "2", forked=False) as gateway:
             for number in range(8):
                 send_message(gateway.url, text=f"{TEXT} {number}")
             name = "foveate_requests_total agent=ana model=claude-opus-4-5 provider=anthropic status=200"

@@ -138,7 +138,7 @@ def test_a_worker_started_with_an_invalid_file_uses_the_previous_configuration(
 
 def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
-    with gateway_process(tmp_path, "--workers", "2") as gateway:
+    with gateway_process(tmp_path, "--workers", "2", forked=False) as gateway:
         pids = gateway.workers()
         assert len(pids) == 2
         os.kill(gateway.pid, signal.SIGKILL)

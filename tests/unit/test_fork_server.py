@@ -15,6 +15,7 @@ import pexpect
 import pytest
 
 from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, command_pid, ensure_running
+from tests.support.servers.gateway_process import child_pids, gateway_process
 
 pytestmark = pytest.mark.process
 
@@ -64,6 +65,16 @@ def test_a_module_of_the_package_is_forked_too(tmp_path: Path) -> None:
         process.communicate(b"", timeout=60)  # it ends with its standard input
 
     assert process.returncode == 0
+
+
+def test_the_workers_of_a_forked_gateway_are_forked_with_its_socket(tmp_path: Path) -> None:
+    with gateway_process(tmp_path, "--workers", "2") as gateway:
+        assert not set(gateway.workers()) & set(child_pids(gateway.pid))
+        with urlopen(f"{gateway.url}/health", timeout=60) as response:
+            assert json.load(response)["status"] == "ok"
+        os.kill(gateway.workers()[0], signal.SIGKILL)
+        with urlopen(f"{gateway.url}/health", timeout=60) as response:
+            assert json.load(response)["status"] == "ok"
 
 
 def test_a_command_with_an_unsupported_environment_is_not_forked(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Run `foveate` as a fork of the server in `fork_server`: `python -IS fork_client.py SOCKET [ARGUMENTS]`.
 
 With `-m MODULE` in front of the arguments it runs that module of the package. The command gets this process's
-arguments, environment, working directory, umask, standard streams and terminal. Signals are passed on, and
+arguments, environment, working directory, umask, open files and terminal. Signals are passed on, and
 this process ends as the command does. The name of this process in /proc is the id of the command's process. If
 the server is not running, or cannot give the command everything that it would have here (see `traits`), this
 process becomes `python -m foveate` instead.
@@ -61,12 +61,13 @@ def _release_terminal() -> None:
     signal.signal(signal.SIGHUP, before)
 
 
-def _open_streams() -> list[int]:
+def _open_files() -> list[int]:
+    """Return the standard streams that are open, and other files that this process has inherited."""
     descriptors = []
-    for descriptor in (0, 1, 2):
+    for descriptor in sorted(map(int, os.listdir("/proc/self/fd"))):  # noqa: PTH208
         try:
             os.fstat(descriptor)
-        except OSError:
+        except OSError:  # the folder itself, which is closed by now
             continue
         descriptors.append(descriptor)
     return descriptors
@@ -80,7 +81,7 @@ def _umask() -> int:
 
 def main() -> None:
     _, path, *arguments = sys.argv
-    streams = _open_streams()
+    files = _open_files()
     has_terminal = False
     server = socket.socket(socket.AF_UNIX)
     if server.fileno() < 3:  # the number of a closed stream
@@ -89,10 +90,10 @@ def main() -> None:
         server.connect(path)
         folder = os.getcwd()  # noqa: PTH109
         has_terminal = leads_terminal()
-        order = marshal.dumps((arguments, dict(os.environ), folder, _umask(), streams, has_terminal, traits()))
+        order = marshal.dumps((arguments, dict(os.environ), folder, _umask(), files, has_terminal, traits()))
         if has_terminal:
             _release_terminal()
-        socket.send_fds(server, [len(order).to_bytes(4)], streams)
+        socket.send_fds(server, [len(order).to_bytes(4)], files)
         server.sendall(order)
         child = int.from_bytes(server.recv(4))
     except OSError:
@@ -105,7 +106,7 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, *words])
     for number in _FORWARDED_SIGNALS:  # also those that are ignored here: the command may want to handle them
         signal.signal(number, lambda number, _: os.kill(child, number))
-    for descriptor in streams:  # only the command has them now, so that readers see when it ends
+    for descriptor in files:  # only the command has them now, so that readers see when it ends
         os.close(descriptor)
     with open("/proc/self/comm", "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(str(child))

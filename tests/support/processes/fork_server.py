@@ -29,6 +29,7 @@ from tests.support.processes import fork_client
 
 # Loaded by commands when they need them.
 _ALSO_LOADED = ("alembic.command", "genai_prices.data", "numpy", "sqlalchemy.dialects.sqlite", "uvloop")
+_MAX_FILES = 253  # the kernel passes no more at once
 _exit_codes: list[int] = []
 
 
@@ -37,7 +38,7 @@ class _Order(NamedTuple):
     environment: dict[str, str]
     folder: str
     umask: int
-    open_streams: list[int]
+    open_files: list[int]
     has_terminal: bool
     traits: list[object]
 
@@ -70,7 +71,7 @@ class _Server:
 
     def _fork(self) -> tuple[_Order, list[int]] | None:
         client, _ = self._listener.accept()
-        size, streams, _, _ = socket.recv_fds(client, 4, 3)
+        size, files, _, _ = socket.recv_fds(client, 4, _MAX_FILES)
         with client.makefile("rb") as file:
             data = file.read(int.from_bytes(size))
         child = 0
@@ -81,8 +82,8 @@ class _Server:
                 if not child:
                     self._close()
                     client.close()
-                    return order, streams
-        for descriptor in streams:
+                    return order, files
+        for descriptor in files:
             os.close(descriptor)
         with suppress(OSError):  # it may be gone; then `_finish` kills the command
             client.sendall(child.to_bytes(4))
@@ -132,13 +133,14 @@ def _load() -> list[Random]:
     return [value for module in modules for value in vars(module).values() if isinstance(value, Random)]
 
 
-def _run(order: _Order, streams: list[int], generators: list[Random]) -> None:
+def _run(order: _Order, files: list[int], generators: list[Random]) -> None:
     """Run `python -m foveate`, or another module, in this process."""
     is_foveate = order.arguments[:1] != ["-m"]
     module, *arguments = ["foveate", *order.arguments] if is_foveate else order.arguments[1:]
     if module != "foveate":
         del sys.modules[module]
-    if arguments[:1] == ["run"]:  # its gateway is forked as well
+    # Gateways of `run` are forked as well, and workers; not local models, whose libraries are not loaded here.
+    if arguments[:1] == ["run"] or (arguments[:1] == ["serve"] and "--local" not in arguments):
         sys.executable = str(Path(sys.argv[1]).with_name("python"))
     for generator in generators:
         generator.seed()
@@ -148,16 +150,14 @@ def _run(order: _Order, streams: list[int], generators: list[Random]) -> None:
     os.environ.update(order.environment)
     time.tzset()
     tempfile.tempdir = None
-    for number, descriptor in zip(order.open_streams, streams, strict=True):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    for number in {0, 1, 2} - set(order.open_streams):
+    _renumber(files, order.open_files)
+    for number in {0, 1, 2} - set(order.open_files):
         os.close(number)
     if order.has_terminal:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin, sys.stdout, sys.stderr = (
-        _stream(number, mode, before) if number in order.open_streams else None
+        _stream(number, mode, before) if number in order.open_files else None
         for number, mode, before in ((0, "rb", sys.stdin), (1, "wb", sys.stdout), (2, "wb", sys.stderr))
     )
     sys.argv = [module, *arguments]
@@ -168,6 +168,17 @@ def _run(order: _Order, streams: list[int], generators: list[Random]) -> None:
         if isinstance(exit_.code, int):
             _exit_codes.append(exit_.code)
         raise
+
+
+def _renumber(files: list[int], numbers: list[int]) -> None:
+    """Give open files the numbers that they have in the client."""
+    lowest = max(numbers, default=0) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, lowest) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(moved, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
 
 
 def _exit_quickly() -> None:

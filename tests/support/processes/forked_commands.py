@@ -75,7 +75,8 @@ def required_variables() -> dict[str, str]:
 def command_pid(client_pid: int) -> int:
     """Return the id of the process that runs the command, once the client or the command itself has started."""
     process = Path(f"/proc/{client_pid}")
-    while _SOCKET.encode() in (process / "cmdline").read_bytes().split(b"\0"):
+    # The client, or the script that starts it.
+    while f"\0{SHARED_FOLDER}/".encode() in (process / "cmdline").read_bytes():
         name = (process / "comm").read_text(encoding="utf-8").strip()
         if name.isdecimal():
             return int(name)

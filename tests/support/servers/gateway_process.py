@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,11 @@ class GatewayProcess:
         return forked_commands.command_pid(self.process.pid)
 
     def workers(self) -> list[int]:
-        return child_pids(self.pid)
+        pids = []
+        for client_pid in child_pids(self.pid):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended by now
+                pids.append(forked_commands.command_pid(client_pid))
+        return pids
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
