@@ -502,28 +502,29 @@ _MIN_LINE_TOKENS = 4
 def _rank_statements(conversation: ConversationFacts) -> list[Statement]:
     """Statements that are still true, the most useful first.
 
-    Labelled ones and those that replace labelled ones, constraints, then the others, each by how much they say
-    per character. Of statements that say as much, the later comes first.
+    Marked ones, constraints, then the others, the shortest first, and of these the latest. What replaces a
+    marked statement is marked as well.
     """
-    labelled: set[int] = set()
+    labels: dict[int, str] = {}
     for number, newer in sorted(conversation.replaced.items()):
-        if conversation.statements[number].is_marked or number in labelled:
-            labelled.add(newer)
+        if conversation.statements[number].is_marked:
+            labels[newer] = conversation.statements[number].label
+        elif number in labels:
+            labels[newer] = labels[number]
     current = [
-        (number, statement)
+        (number, replace(statement, label=labels.get(number, statement.label)))
         for number, statement in enumerate(conversation.statements)
         if conversation.is_current(number)
     ]
 
     def rank(pair: tuple[int, Statement]) -> tuple[object, ...]:
         number, statement = pair
-        is_labelled = statement.is_marked or number in labelled
-        level = -1 if is_labelled else _LEVELS[statement.kind]
+        level = -1 if statement.is_marked else _LEVELS[statement.kind]
         if statement.speaker is Speaker.MODEL:
             level += _ASSISTANT_LEVEL
         if statement.is_quoted:
             level += _QUOTED_LEVEL
-        return level, -_density(statement), -number
+        return level, len(statement.text), -number
 
     return [statement for _, statement in sorted(current, key=rank)]
 
@@ -549,10 +550,6 @@ def _says_something(statement: Statement) -> bool:
 
 
 _MIN_CONTENT_WORDS = 3
-
-
-def _density(statement: Statement) -> float:
-    return 1 / max(len(statement.text), 1)
 
 
 def select_missing_facts(

@@ -281,3 +281,15 @@ def test_lines_of_pasted_text_stay_such_in_the_next_summary() -> None:
     again = summarize_by_rules([user_message(summary)], limit_tokens=20_000, count=len)
 
     assert {line.section for line in again.carried if "retries" in line.text} == {"From pasted text"}
+
+
+def test_an_update_of_a_marked_statement_comes_first_as_well() -> None:
+    messages = [
+        user_message("HARD CONSTRAINT: The budget of the fair is 800 euros in total."),
+        user_message("The caterer Fennel charges 64 euros a head and brings 12 tables for the guests."),
+        user_message("Quick update: the budget of the fair is 500 euros now."),
+        user_message("The hall in Marsh Lane opens at 17:30 for 96 guests at 12 tables."),
+        model_message("The hall in Marsh Lane opens at 17:30 for 96 guests at 12 tables."),
+    ]
+
+    assert "500 euros" in summarize(messages, 100)
