@@ -34,7 +34,7 @@ _MAX_FORMATTED_SENTENCES = 10
 _FORMATTED = re.compile(r"^(?:#{1,6} |\|)", re.MULTILINE)
 _MAX_CANCEL_CHARS = 120
 _MIN_WORDS = 2
-_MIN_MARK_CHARS = 4
+_MIN_MARK_CHARS = 2
 # In Italian, "mai" means "never"; in German and French it is May.
 _MONTH_MAI = re.compile(r"[mM][aA][iI]\b(?:(?<=\d ...)|(?<=\d\. ...))")
 DEVELOPER_ROLES = frozenset(("system", "developer"))
