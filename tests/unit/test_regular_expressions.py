@@ -33,7 +33,9 @@ from tests.support.oracles.regex_inventory import (
 from tests.support.oracles.time_growth import superlinear_ratio
 from tests.support.strategies.regex_attacks import Attack, attacks, has_choice_in_possessive_group
 
-_SIZE = 2**13
+# Long enough that quadratic time takes longer than the floor, if one comparison takes some nanoseconds.
+_SIZE = 2**12
+_FLOOR_SECONDS = 0.000_75
 # Few tests, since each process that runs one first searches for all expressions, which takes seconds.
 _PACKAGES = {
     "compaction": ["compaction"],
@@ -179,7 +181,8 @@ def _methods_to_try(found: FoundPattern) -> dict[str, Callable[[Any], object]]:
 def _find_slow_methods(found: FoundPattern) -> Iterator[str]:
     for name, run in _methods_to_try(found).items():
         for attack in attacks(found.pattern if isinstance(found.pattern, re.Pattern) else None):
-            ratio = superlinear_ratio(run, _input_maker(found.pattern, attack), max_size=_SIZE)
+            make = _input_maker(found.pattern, attack)
+            ratio = superlinear_ratio(run, make, max_size=_SIZE, floor_seconds=_FLOOR_SECONDS)
             if ratio is not None:
                 yield f"{found.where}: {name} of {attack} takes {ratio:.0f} times as long for 8 times as much"
                 break

@@ -9,19 +9,24 @@ Input = TypeVar("Input")
 # Eight times the input takes eight times as long if time grows linearly, 64 times if it grows quadratically.
 _GROWTH = 8
 _MAX_RATIO = 20
-# Less CPU time than this is not judged; from this on the next size is not tried. Below it, the ratio can come
-# from a text that is rejected at once if it is small: one with a NUL in its first 8 KiB is binary.
+# Less CPU time than the floor is not judged: the ratio can come from a text that is rejected at once if it is
+# small, as one with a NUL in its first 8 KiB is binary. After an input that takes long enough, none is larger.
 _FLOOR_SECONDS, _ENOUGH_SECONDS = 0.003, 0.005
 # Small steps at first: exponential growth would never finish a large one.
 _FIRST_SIZES = (16, 22, 28, 40, 64)
 
 
 def superlinear_ratio(
-    run: Callable[[Input], object], make: Callable[[int], Input], *, max_size: int
+    run: Callable[[Input], object],
+    make: Callable[[int], Input],
+    *,
+    max_size: int,
+    floor_seconds: float = _FLOOR_SECONDS,
 ) -> float | None:
     """Return the growth of time for eight times the input; None if it is linear.
 
     `make` builds an input of a size. Sizes grow up to `max_size`, or until one takes long enough to be judged.
+    What takes less than `floor_seconds` of CPU time is not judged.
     """
     sizes = [max_size]
     while sizes[0] // _GROWTH > _FIRST_SIZES[-1]:
@@ -35,7 +40,7 @@ def superlinear_ratio(
     slow, fast = seconds[size], seconds.get(small, 0.0)
     # Other load can only make a run longer, so a run that looks too long is repeated.
     for repeats in (1, 2, 4):
-        if slow < _FLOOR_SECONDS or slow <= fast * _MAX_RATIO:
+        if slow < floor_seconds or slow <= fast * _MAX_RATIO:
             return None
         slow = min(slow, _seconds(run, make(size), repeats=repeats))
         fast = _seconds(run, make(small), repeats=2 * repeats)

@@ -1,9 +1,8 @@
 """Texts that make a regular expression slow, derived from its parse tree."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from random import Random
 from re import _constants as op  # pyrefly: ignore[missing-module-attribute] - the tree has no public name
 from re import _parser as parser  # pyrefly: ignore[missing-module-attribute]
@@ -170,6 +169,7 @@ class _Writer:
     def __init__(self, flags: int) -> None:
         self._flags = flags
         self._groups: dict[int, str] = {}
+        self._accepted: dict[int, str] = {}
 
     def text(self, nodes: Iterable[Node], *, times: int = 1) -> str:
         """Write a text that a sequence matches, with repeats `times` times if possible."""
@@ -202,8 +202,8 @@ class _Writer:
     def chars(self, nodes: Sequence[Node]) -> Iterator[str]:
         """Yield characters that are relevant to the expression, alone and on lines of their own."""
         for kind, argument in nodes:
-            if (accepts := self._accepts(kind, argument)) is not None:
-                for char in islice(filter(accepts, _ALPHABET), 3):
+            if kind in _CHARS:
+                for char in self._accepted_chars(kind, argument)[:3]:
                     yield from (char, f"{char}\n", f" {char}", f"{char} ")
             if kind in _REPEATS:
                 yield from self.chars(argument[2])
@@ -216,15 +216,15 @@ class _Writer:
                 yield ahead, unit
                 yield "", ahead + unit
                 yield "", unit
-        if len(inner) == 1 and (accepts := self._accepts(*inner[0])) is not None:
-            for char in islice(filter(accepts, _ALPHABET), 6):
+        if len(inner) == 1 and inner[0][0] in _CHARS:
+            for char in self._accepted_chars(*inner[0])[:6]:
                 yield ahead, char
 
     def _node(self, kind: Any, argument: Any, times: int) -> str:
         if kind is op.LITERAL:
             return chr(argument)
-        if (accepts := self._accepts(kind, argument)) is not None:
-            return next(filter(accepts, _ALPHABET), "")
+        if kind in _CHARS:
+            return self._accepted_chars(kind, argument)[:1]
         if kind in _REPEATS:
             least, most, inner = argument
             count: int = min(max(least, times), most, 64)
@@ -243,17 +243,19 @@ class _Writer:
             return self.text(argument[1], times=times)
         return ""  # lookarounds
 
-    def _accepts(self, kind: Any, argument: Any) -> Callable[[str], bool] | None:
-        """Return a predicate for nodes that match one character; None for other nodes."""
+    def _accepted_chars(self, kind: Any, argument: Any) -> str:
+        """Return the characters of the alphabet that a node for one character matches."""
         if kind is op.LITERAL:
-            return lambda char: char == chr(argument)
+            return chr(argument) if chr(argument) in _ALPHABET else ""
         if kind is op.NOT_LITERAL:
-            return lambda char: char != chr(argument)
+            return _ALPHABET.replace(chr(argument), "")
         if kind is op.ANY:
-            return lambda char: char != "\n" or bool(self._flags & re.DOTALL)
-        if kind is op.IN:
-            return lambda char: self._is_in(argument, char)
-        return None
+            return _ALPHABET if self._flags & re.DOTALL else _ALPHABET.replace("\n", "")
+        accepted = self._accepted.get(id(argument))  # the tree exists as long as the writer
+        if accepted is None:
+            accepted = "".join(char for char in _ALPHABET if self._is_in(argument, char))
+            self._accepted[id(argument)] = accepted
+        return accepted
 
     def _is_in(self, members: Sequence[Node], char: str) -> bool:
         is_negated = members[0][0] is op.NEGATE
