@@ -284,9 +284,9 @@ def _count_calls(url: str) -> Counter[str]:
 
 
 def _count_answers(url: str) -> int:
-    """Count the answers of stored sessions."""
+    """Count the stored answers; one may have several digests."""
     with psycopg.connect(url) as connection:
-        ((count,),) = connection.execute("SELECT count(*) FROM answers_v1").fetchall()
+        ((count,),) = connection.execute("SELECT count(DISTINCT (session_id, tip)) FROM answers_v1").fetchall()
         return int(count)
 
 
