@@ -1,21 +1,40 @@
 """Tell whether two sentences are about different things: "the staging port", "the production port"."""
 
+from collections.abc import Callable, Sequence
+
 from foveate.compaction.facts.language import language
 from foveate.compaction.facts.subjects import Subject
 
+WordSimilarity = Callable[[tuple[str, ...], tuple[str, ...]], Sequence[Sequence[float]]]
+"""The similarity of each of some words to each of others."""
+
+# Cosine of the vectors of two words that mean the same; days of the week are below.
+_SAME_MEANING = 0.5
 _DIRECTIONS = (("from", "to"), ("von", "nach"), ("aus", "nach"), ("da", "per"))
 
 
-def are_in_same_slot(one: Subject, other: Subject) -> bool:
-    """Return whether a word of one stands where the other has another word, as in "the staging port"."""
+def are_in_same_slot(one: Subject, other: Subject, similarity: WordSimilarity | None = None) -> bool:
+    """Return whether a word of one stands where the other has another word, as in "the staging port".
+
+    With `similarity`, words that mean the same do not count: "The course begins at …", "… starts at …".
+    """
     # All auxiliaries are the same: "Server alpha has …", "Server beta was …".
     verbs = language().auxiliaries
     own = {(left, right in verbs or right): stem for left, stem, right in one.slots if stem not in other.words}
-    return any(
-        own.get((left, right in verbs or right), stem) != stem
+    pairs = (
+        (own.get((left, right in verbs or right), stem), stem)
         for left, stem, right in other.slots
         if stem not in one.words
     )
+    return any(
+        word != stem
+        and (similarity is None or not _mean_same(one.words.get(word), other.words.get(stem), similarity))
+        for word, stem in pairs
+    )
+
+
+def _mean_same(word: str | None, other: str | None, similarity: WordSimilarity) -> bool:
+    return word is not None and other is not None and similarity((word,), (other,))[0][0] >= _SAME_MEANING
 
 
 def has_other_qualifier(one: Subject, other: Subject) -> bool:

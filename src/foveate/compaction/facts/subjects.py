@@ -69,6 +69,7 @@ _REJECTED = re.compile(
 # Clauses of a sentence, also short ones: "Paula is ill, so Igor brings the projector."
 _PART_END = re.compile(r"[,;:.!?]\s+|\s(?:so|also|donc|así que|quindi|então)\s")
 _POSSESSIVE_ENDS = ("'s", "’s")
+_CONTRACTED = re.compile(r"([^\W\d_][^\W_]*)['’]s")
 POSSESSIVE = "'s"
 _OWNER = "my"
 _WORD_PARTS = re.compile(r"[^\W_]+")
@@ -308,15 +309,44 @@ def _is_in_gap(token: Token, cue_spans: Sequence[tuple[int, int]]) -> bool:
 def _split_tokens(sentence: str, start: int, end: int) -> list[Token]:
     function_words = language().function_words
     tokens: list[Token] = []
-    for match in _TOKEN.finditer(sentence, start, end):
-        text = match[0].rstrip(_TRAILING)
-        if text:
-            lower = text.lower()
-            is_letter = len(text) == 1 and text.isupper() and text != "I" and bool(tokens)  # "server A"
-            is_acronym = len(text) == 2 and text.isupper() and lower != "ok"  # "CI"
-            is_function_word = lower in function_words and not (is_letter or is_acronym)
-            tokens.append(Token(text, lower, match.start(), is_function_word))
+    matches = [(match.start(), match[0].rstrip(_TRAILING)) for match in _TOKEN.finditer(sentence, start, end)]
+    for number, (position, text) in enumerate(matches):
+        if not text:
+            continue
+        contracted = _CONTRACTED.fullmatch(text)
+        if contracted and _is_verb(text, sentence[position + len(text) : end], matches[number + 1 :]):
+            tokens += (
+                Token(contracted[1], contracted[1].lower(), position, False),
+                Token("is", "is", position + contracted.end(1) + 1, True),
+            )
+            continue
+        lower = text.lower()
+        is_letter = len(text) == 1 and text.isupper() and text != "I" and bool(tokens)  # "server A"
+        is_acronym = len(text) == 2 and text.isupper() and lower != "ok"  # "CI"
+        is_function_word = lower in function_words and not (is_letter or is_acronym)
+        tokens.append(Token(text, lower, position, is_function_word or _is_clitic(lower)))
     return tokens
+
+
+def _is_clitic(lower: str) -> bool:
+    """Return whether a word is a function word with another one attached: "we're", "shouldn't"."""
+    stem, apostrophe, _ = lower.replace("’", "'").partition("'")
+    return bool(apostrophe) and (stem in language().function_words or lower.endswith(_NOT_ENDS))
+
+
+def _is_verb(text: str, rest: str, following: Sequence[tuple[int, str]]) -> bool:
+    """Return whether an ending is a verb, and not of an owner: "the fee's £20", "the van's rented"."""
+    words = language()
+    if text[:-2].lower() in words.function_words:
+        return False
+    after = following[0][1] if following and rest.startswith(" ") else ""
+    lower = after.lower()
+    if lower in words.function_words or not after:
+        is_owner = lower in words.auxiliaries or words.conjunctions.fullmatch(lower) is not None
+        return bool(after) and not is_owner
+    is_date = lower in words.weekdays or lower in words.months
+    is_number = after[0].isdigit() and not _ORDINAL.fullmatch(after)
+    return is_date or is_number or after[0] in _CURRENCY_SIGNS or lower.endswith("ed")
 
 
 def _mark_hard_values(tokens: Sequence[Token], *, is_german: bool) -> None:
@@ -749,4 +779,7 @@ def _slots(frame: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, str, str]]:
             left = frame[number - 1][0] if number else _START
             right, is_right_content = frame[number + 1] if number + 1 < len(frame) else (_END, False)
             # A following content word is what the word qualifies, whatever stands before.
-            yield ("", stem, right) if is_right_content else (left, stem, right)
+            if is_right_content:
+                yield "", stem, right
+            elif not (left == "," and right in (",", _END)):  # "…, hurray."
+                yield left, stem, right

@@ -10,7 +10,7 @@ Without word vectors (the extra `search`), only words with the same stem count a
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import log
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 from foveate.compaction.facts.amendments import amend, amend_name, changed_values, find_rename, is_same_text
 from foveate.compaction.facts.contrasts import (
+    WordSimilarity,
     are_in_same_slot,
     has_other_qualifier,
     have_other_attributes,
+    have_other_heads,
     have_other_qualifiers,
 )
 from foveate.compaction.facts.language import find_stem, language
@@ -63,9 +65,6 @@ _MAX_CANDIDATES = 24
 _MIN_HITS = 2
 _SENTENCE_ENDS = (".", "!", "?", "。")
 
-WordSimilarity = Callable[[tuple[str, ...], tuple[str, ...]], Sequence[Sequence[float]]]
-"""The similarity of each of some words to each of others."""
-
 
 @dataclass(frozen=True, slots=True)
 class Updates:
@@ -92,7 +91,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
         if one.is_negated or other.is_negated or (one.is_step and other.is_step):
             return True  # "Never touch table 3." "Never touch table 4."
         return (
-            are_in_same_slot(one, other)
+            are_in_same_slot(one, other, vocabulary.similarity)
             or have_other_qualifiers(one, other)
             or _have_other_topics(one, other, vocabulary.similarity)
         )
@@ -114,8 +113,8 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             if count < min_hits:
                 break
             old = known[earlier]
-            if old is not before and is_same_text(old, statement) and not statement.subject.is_correction:
-                continue  # Of what people say at once, only what comes next corrects something.
+            if is_same_text(old, statement) and not _corrects_itself(statement, is_next=old is before):
+                continue
             if degree := _replaces(statement, old, vocabulary, announcing if before is not old else ()):
                 degrees[earlier] = degree
         return degrees
@@ -124,9 +123,8 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
         statement = statements[number]
         changes: dict[int, list[ChangedValue]] = {}
         if statement.speaker is Speaker.USER and not (statement.is_quoted or statement.is_summary):
-            text = before.text if before else ""
             replies = _replies(statements, number)
-            for change in values.find_changes(statement, text, replies, known, replaced, are_different):
+            for change in values.find_changes(statement, before, replies, known, replaced, are_different):
                 changes.setdefault(change.number, []).append(change)
         return changes
 
@@ -180,6 +178,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                     current is not None
                     or loses_names
                     or _hard_values(old) - _values(update) > {found[0].old.value}
+                    or _says_more(old, update, found)
                 ):
                     current = _write(old, statement, found)
                 if current is not None or not loses_names:
@@ -208,6 +207,13 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             if number == newer:
                 replaced[number] = len(known) - 1
     return Updates(known, replaced, len(statements))
+
+
+def _corrects_itself(statement: Statement, *, is_next: bool) -> bool:
+    """Return whether a statement changes one of the same text, which people rarely do without saying so."""
+    subject = statement.subject
+    is_announced = bool(statement.cancelled) or language().interjections.match(statement.text) is not None
+    return subject.is_correction or (is_next and (subject.has_cue or is_announced))
 
 
 def _changed_mentions(old: Statement, new: str, rest: str = "") -> list[Mention]:
@@ -263,6 +269,18 @@ def _loses_names(old: Statement, new: Statement) -> bool:
     ]
     said = {mention.value for mention in named[1]}
     return len({mention.part for mention in named[0] if mention.value not in said}) > len(said) > 0
+
+
+def _says_more(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> bool:
+    """Return whether another part of the old statement says something that the new one does not."""
+    changed = {change.old.part for change in changes}
+    known = find_mentions(new.text).stems | _values(new)
+    parts = [part for part in split_parts(old.text) if part not in changed]
+    return any(len(find_mentions(part).stems - known) >= _MIN_NEW_STEMS for part in parts)
+
+
+# So many new words are more than an aside.
+_MIN_NEW_STEMS = 2
 
 
 def _values(statement: Statement) -> frozenset[str]:
@@ -549,7 +567,7 @@ def _compare(
         return _EXACT  # "Invite Laura." "Don't invite Laura."
     if not changed:
         return _EXACT if has_cue and _has_other_words(new, old, vocabulary) else 0.0
-    if are_in_same_slot(new, old) or have_other_qualifiers(new, old):
+    if are_in_same_slot(new, old, vocabulary.similarity) or have_other_qualifiers(new, old):
         return 0.0
     overlap = overlap or vocabulary.overlap(new, old)
     if has_cue and overlap.contained < _SAME_WITH_CUE:
@@ -564,9 +582,13 @@ def _compare(
             return 0.0  # "Set the timeout to 30 seconds." "Set the retry delay to 5 seconds."
         # Synonyms alone may fit several statements: "Make that 171 degrees for baking", "The cake needs 133 g".
         is_certain = overlap.contained >= _SAME_WITH_CUE and not new.words.keys().isdisjoint(old.words)
-        return _CERTAIN + overlap.shared - _count_unnamed(new, old) if is_certain else overlap.contained
+        unnamed = _count_unnamed(new, old)
+        return _CERTAIN + overlap.shared - unnamed if is_certain else overlap.contained - unnamed / 100
+    if changed == {ValueType.NUMBER} and not _has_same_units(new, old):
+        return 0.0  # "Safe number 4 …" "Keep them for 400 days."
     is_unique = new.is_unique and old.is_unique
-    if changed == {ValueType.NAME} and new.leading_names and old.leading_names and not is_unique:
+    is_other_name = have_other_heads(new, old) or (new.leading_names and old.leading_names)
+    if changed == {ValueType.NAME} and is_other_name and not is_unique:
         return 0.0  # "Ana is a vegetarian." "Ben is a vegetarian."
     if (new.is_negated and old.is_negated and not is_unique) or (new.is_step and old.is_step):
         return 0.0  # "Never touch table 3." "Never touch table 4."
@@ -605,10 +627,15 @@ def _share_head(new: Subject, old: Subject, overlap: "_Overlap") -> bool:
 
 def _has_same_types(new: Subject, old: Subject) -> bool:
     """Return whether all values of the new statement are of types that the old one has, with the same units."""
-    return new.values.keys() <= old.values.keys() and (
-        {new.units.get(value, "") for value in new.values.get(ValueType.NUMBER, ())}
-        <= {old.units.get(value, "") for value in old.values.get(ValueType.NUMBER, ())}
+    return new.values.keys() <= old.values.keys() and _has_same_units(new, old)
+
+
+def _has_same_units(new: Subject, old: Subject) -> bool:
+    units, others = (
+        {subject.units.get(value, "") for value in subject.values.get(ValueType.NUMBER, ())}
+        for subject in (new, old)
     )
+    return units <= others
 
 
 def _count_unnamed(new: Subject, old: Subject) -> int:

@@ -23,7 +23,8 @@ from foveate.compaction.facts.values import ORDINAL, Mention, Wording, find_ment
 _MAX_TEXTS = 20_000
 _MIN_PREFIX_CHARS = 3
 _MAX_POSTINGS = 16
-_MAX_RECENT = 12
+_MAX_RECENT = 48
+_MAX_LATEST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class ValueIndex:
     def __init__(self) -> None:
         self._postings: dict[str, deque[tuple[int, Mention]]] = {}
         self._recent: deque[tuple[int, Mention]] = deque(maxlen=_MAX_RECENT)
-        self._repeated: deque[Mention] = deque(maxlen=_MAX_RECENT)
+        self._repeated: deque[Mention] = deque(maxlen=_MAX_LATEST)
         """What the assistant said of late."""
 
     def add(self, number: int, statement: Statement) -> None:
@@ -58,7 +59,7 @@ class ValueIndex:
                         self._add_postings(number, replace(mention, near=mention.near | said.near))
             else:  # The assistant says a value with what it belongs to.
                 self._repeated.append(mention)
-                for earlier, old in self._recent:
+                for earlier, old in [*self._recent][-_MAX_LATEST:]:
                     if old.normal == mention.normal:
                         self._add_postings(earlier, replace(old, near=old.near | mention.near))
 
@@ -69,7 +70,7 @@ class ValueIndex:
     def find_changes(
         self,
         statement: Statement,
-        before: str,
+        before: Statement | None,
         replies: Sequence[str],
         known: Sequence[Statement],
         replaced: Mapping[int, int],
@@ -77,30 +78,38 @@ class ValueIndex:
     ) -> Iterator[ChangedValue]:
         """The values of earlier statements that a statement changes.
 
-        `before` is what the same message says before it, `replies` are what the assistant said just before and
-        after it. `are_different` compares two statements.
+        `before` is the statement before it in the same message, `replies` are what the assistant said just
+        before and after it. `are_different` compares two statements.
         """
         wording = find_mentions(statement.text)
-        said = {mention.value for text in (before, statement.text) for mention in find_mentions(text).mentions}
-        said.update(
-            match[1].lower() for text in (before, statement.text) for match in _CAPITALIZED.finditer(text)
+        texts = statement.text, before.text if before else ""
+        said = {mention.value for text in texts for mention in find_mentions(text).mentions}
+        said.update(match[1].lower() for text in texts for match in _CAPITALIZED.finditer(text))
+        # "The hall is taken. We start at 10:30."
+        announcing = [before] if before is not None and not _hard_mentions(before.text) else []
+        has_cue = any(said_before.subject.has_cue for said_before in (statement, *announcing))
+        has_weak_cue = any(
+            language().weak_cues.search(said_before.text) for said_before in (statement, *announcing)
         )
         refers_back = not language().back_references.isdisjoint(split_words(statement.text.lower())[:1])
         others = [(find_mentions(reply), language().update_cues.search(reply) is not None) for reply in replies]
         for mention in wording.mentions:
             names = _find_names(wording) - set(split_words(mention.value))
-            views = [_View(mention, wording.stems, statement.subject.has_cue, names)]
-            for other, has_cue in others:
+            views = [_View(mention, wording.stems, has_cue, names)]
+            for other, is_change in others:
                 views += [
-                    _View(repeated, frozenset(), has_cue)
+                    _View(repeated, frozenset(), is_change)
                     for repeated in other.mentions
                     if repeated.normal == mention.normal
                 ]
-            change = self._find_change(statement, views, said, known, replaced, are_different)
+            change = self._find_change(statement, views, said, known, replaced, are_different, has_weak_cue)
             says_little = not _near_in_part(mention) or mention.value_type is ValueType.CODE
-            if change is None and (refers_back or (says_little and any(view.has_cue for view in views))):
+            if change is None and (
+                refers_back
+                or (says_little and (statement.subject.has_cue or any(view.has_cue for view in views[1:])))
+            ):
                 change = self._find_only(statement, mention, known, replaced, are_different)
-            if change is not None and change.old.value != mention.value:
+            if change is not None and change.old.normal != mention.normal:
                 yield change
 
     def _find_change(
@@ -111,14 +120,11 @@ class ValueIndex:
         known: Sequence[Statement],
         replaced: Mapping[int, int],
         are_different: Callable[[Subject, Subject], bool],
+        has_weak_cue: bool,
     ) -> ChangedValue | None:
-        has_cue = any(view.has_cue for view in views) or language().weak_cues.search(statement.text) is not None
+        has_cue = has_weak_cue or any(view.has_cue for view in views)
         own = views[0].mention
-        hard = [
-            mention
-            for mention in find_mentions(statement.text).mentions
-            if mention.value_type is not ValueType.NAME
-        ]
+        hard = _hard_mentions(statement.text)
         best: list[tuple[float, int, Mention]] = []
         for number, old in self._candidates(views):
             alike = [view for view in views if is_same_kind(view.mention, old)]
@@ -172,16 +178,21 @@ class ValueIndex:
             ChangedValue(number, old, new)
             for number, old in self._recent
             if (new.unit or statement.subject.has_cue) and _has_same_form(new, old)
-            if number not in replaced and old.value != new.value
+            if number not in replaced and old.normal != new.normal
         ]
         repeated = {mention.normal for mention in self._repeated}
-        if len(found) > 1:
-            found = [change for change in found if change.old.normal in repeated]
-        if len(found) != 1:
-            return None
-        old = known[found[0].number]
-        is_other = old.message_index >= statement.message_index or are_different(statement.subject, old.subject)
-        return None if is_other else found[0]
+        latest = {number for number, _ in [*self._recent][-_MAX_LATEST:]}
+        for candidates in (
+            found,
+            [change for change in found if change.number in latest],
+            [change for change in found if change.old.normal in repeated],
+        ):
+            if len(candidates) == 1:
+                (change,) = candidates
+                old = known[change.number]
+                is_same_message = old.message_index >= statement.message_index
+                return None if is_same_message or are_different(statement.subject, old.subject) else change
+        return None
 
     def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
         keys = {
@@ -215,6 +226,10 @@ class _View:
 def _find_names(wording: Wording) -> frozenset[str]:
     named = (mention.value for mention in wording.mentions if mention.value_type is ValueType.NAME)
     return frozenset(word for name in named for word in split_words(name))
+
+
+def _hard_mentions(text: str) -> list[Mention]:
+    return [mention for mention in find_mentions(text).mentions if mention.value_type is not ValueType.NAME]
 
 
 def _near_in_part(mention: Mention) -> frozenset[str]:
@@ -255,7 +270,8 @@ def _is_evident(new: Mention, old: Mention, *, has_cue: bool, is_wrong: bool, is
         return is_wrong and is_contained and old.value not in new.part.lower()
     # A code without numbers may name something else: a host, an option, a table.
     is_name = old.value_type is ValueType.CODE and not any(char.isdigit() for char in old.value)
-    return is_wrong or is_contained or (has_cue and not is_name)
+    counts_other = bool(new.unit) and new.dimension != old.dimension  # "safe 4", "400 days"
+    return is_wrong or (is_contained and not counts_other) or (has_cue and not is_name)
 
 
 def _is_contained(new: Mention, old: Mention, stems: frozenset[str]) -> bool:

@@ -18,7 +18,6 @@ _ATTACHED_UNIT = re.compile(r"(?<=\d)[a-zµ°%²³]{1,4}$")
 _CODE_PREFIX = re.compile(r"(?=.{2})(?:[a-z]{1,4}-)?[a-z]{1,10}-?(?=\d)|(?:\w{1,8}[.-]){1,4}(?=\d)|0x")
 ORDINAL = re.compile(r"\d{1,2}(?:st|nd|rd|th)")
 _MAX_HOUR = 24
-_APOSTROPHES = frozenset("'’")
 _PATH_JOINTS = frozenset("/\\")
 _MAX_TEXTS = 20_000
 
@@ -67,8 +66,9 @@ def find_mentions(text: str) -> Wording:
             number += 1
         stems = [frozenset(_stems(token)) for token in part]
         for position, (article, token) in enumerate(pairwise(part[:-1]), 1):
-            if article.lower in language().determiners and token.is_function_word and stems[position + 1]:
-                stems[position] = frozenset((token.lower,))  # "the back bed"
+            is_noun = stems[position + 1] or part[position + 1].lower in language().auxiliaries
+            if article.lower in language().determiners and token.is_function_word and is_noun:
+                stems[position] = frozenset((find_stem(token.lower),))  # "the back bed", "the fine is"
         words = frozenset[str]().union(*stems)
         has_verb = any(token.is_function_word or token.is_cue for token in part)
         first = next(
@@ -113,7 +113,7 @@ def find_mentions(text: str) -> Wording:
 @lru_cache(maxsize=_MAX_TEXTS)
 def _normalize(value: str) -> str:
     first, _, date = value.partition(" ")
-    if first in language().weekdays:
+    if first.removesuffix("s") in language().weekdays:
         return date or value[:3]
     return _OMITTED_SIGNS.sub("", value) if any(map(str.isdigit, value)) else value
 
@@ -134,10 +134,7 @@ def _stems(token: Token) -> Iterator[str]:
         return
     if token.continues and token.text[0].isdigit():
         return
-    words = split_words(token.lower)
-    if words[1:] and words[0] in language().function_words and token.lower[len(words[0])] in _APOSTROPHES:
-        return  # "we've"
-    for word in words:
+    for word in split_words(token.lower):
         if len(word) > 1 and word not in language().dimensions:
             yield word if token.value_type is ValueType.NAME else find_stem(word)
 

@@ -81,6 +81,33 @@ def current_text(*turns: str) -> str:
             "they put us on SK4419 now, 9:15",
         ),
         (("they want 30% up front", "they settled for 20%"), "they settled for 20%"),
+        (
+            (
+                "The key deposit is £60 and the porter's Mr. Quist.",
+                "I had it wrong: the deposit's £75, hurray.",
+            ),
+            "The key deposit is £75 and the porter's Mr. Quist.",
+        ),
+        (
+            ("Late fines are 30 cents a day.", "Now the fine is 15 cents a day."),
+            "Now the fine is 15 cents a day.",
+        ),
+        (("We'd planned the party for 2 May.", "We're having the party on 9 May now."), "9 May"),
+        # The sentence before announces the change.
+        (
+            ("We meet at 8:15.", "Some asked for a later start. The group meets at 8:45."),
+            "The group meets at 8:45.",
+        ),
+        # The only value of its kind.
+        (
+            (
+                "The file's called shelf.db.",
+                "Lea tests it on Monday, Kim on 4 May, Udo at 16:00, Ida at 17:00 and Ben at 18:00.",
+                "Zoe has 3 cats, 4 dogs, 5 birds, 6 fish, 7 hens, 8 cows and 9 pigs.",
+                "It's called lending.db these days.",
+            ),
+            "It's called lending.db these days.",
+        ),
     ],
 )
 def test_a_new_value_replaces_only_its_old_one(turns: tuple[str, ...], current: str) -> None:
@@ -119,6 +146,8 @@ def test_what_the_assistant_repeated_of_a_replaced_value_is_not_carried() -> Non
         ("Set the timeout to 30 seconds.", "Set the retry delay to 5 seconds."),
         ("Never open port 22.", "The port is 8090 now."),
         ("Look at step 1 now.", "Now look at step 2."),
+        ("The backup key is in safe 4.", "Backups have to be kept for 400 days."),
+        ("Home ground's Mill Meadow.", "We've got Canon Orr for the home matches."),
     ],
 )
 def test_values_of_different_things_both_stay(one: str, other: str) -> None:
@@ -126,6 +155,20 @@ def test_values_of_different_things_both_stay(one: str, other: str) -> None:
 
     assert one in said
     assert other in said
+
+
+def test_what_people_say_at_once_is_all_true() -> None:
+    said = current_text("Captain for Saturdays: Vera Lund. Captain for Sundays: Otto Brandt.")
+
+    assert "Vera Lund" in said
+    assert "Otto Brandt" in said
+
+
+def test_other_words_for_the_same_are_no_contrast() -> None:
+    statements = find_statements(read("The course begins at 16:00.", "The course starts at 10:30 instead."))
+
+    assert find_updates(statements, lambda words, others: [[1.0] * len(others)] * len(words)).replaced == {0: 1}
+    assert find_updates(statements, no_similarity).replaced == {}
 
 
 def test_calling_off_one_task_keeps_the_others_of_a_list() -> None:
