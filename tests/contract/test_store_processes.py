@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
+import psycopg
 import pytest
 
 from foveate.compaction.store import CompactionLease
@@ -209,7 +211,6 @@ def test_kill_9_of_a_writer_leaves_complete_sessions_and_every_confirmed_write(
 @pytest.mark.postgres
 async def test_a_gateway_knows_whether_others_use_its_database(postgres: PostgresServer) -> None:
     url = postgres.new_database()
-    named_url = f"{url}{'&' if '?' in url else '?'}application_name={'billing' * 10}"
     async with (
         await open_store(url, gateway_id="1a") as gateway,
         await open_store(url, gateway_id="1a") as worker,
@@ -218,6 +219,33 @@ async def test_a_gateway_knows_whether_others_use_its_database(postgres: Postgre
             await command.sizes()
             assert not await gateway.has_other_gateways()
             assert not await worker.has_other_gateways()
-        async with await open_store(named_url, gateway_id="2b") as other:
+        async with await open_store(url, gateway_id="2b") as other:
             assert await other.has_other_gateways()
+            assert await gateway.has_other_gateways()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", ["", "billing" * 10, "Zürich" * 10, "a gateway dad"])
+async def test_a_gateway_is_known_whatever_its_url_calls_its_connections(
+    postgres: PostgresServer, name: str
+) -> None:
+    """Regression: the server writes other characters than ASCII as four or more, and cut off the id."""
+    url = postgres.new_store()
+    named_url = f"{url}{'&' if '?' in url else '?'}application_name={quote(name)}"
+    async with (
+        await open_store(named_url, gateway_id="1a") as gateway,
+        await open_store(named_url, gateway_id="2b") as other,
+    ):
+        assert not await gateway.has_other_gateways()
+        assert await other.has_other_gateways()
+        assert await gateway.has_other_gateways()
+
+
+@pytest.mark.postgres
+async def test_a_gateway_is_known_if_a_pooler_adds_an_address_to_its_name(postgres: PostgresServer) -> None:
+    url = postgres.new_store()
+    async with await open_store(url, gateway_id="1a") as gateway:
+        with psycopg.connect(url, application_name="foveate gateway 1a - 10.0.0.1:5000"):
+            assert not await gateway.has_other_gateways()
+        with psycopg.connect(url, application_name="foveate gateway 2b - 10.0.0.1:5001"):
             assert await gateway.has_other_gateways()

@@ -48,11 +48,13 @@ _MAX_PREPARED_STATEMENTS = 256
 _APPLICATION = "foveate"
 _MAX_APPLICATION_CHARS = 32
 """PostgreSQL cuts the whole name at 63 bytes."""
-_FIND_OTHER_GATEWAYS = """
+_GATEWAY_ID = " gateway ([0-9a-f]+)( - |$)"
+"""A connection pooler may add ` - ` and the client's address (PgBouncer's application_name_add_host)."""
+_FIND_OTHER_GATEWAYS = f"""
 SELECT EXISTS (
     SELECT 1 FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name ~ ' gateway [0-9a-f]+$'
-    AND application_name <> current_setting('application_name')
+    WHERE datname = current_database() AND substring(application_name FROM '{_GATEWAY_ID}')
+    <> substring(current_setting('application_name') FROM '{_GATEWAY_ID}')
 )
 """
 _FIND_SIZE = f"""
@@ -91,7 +93,9 @@ def _name_connections(url: str, gateway_id: str) -> str:
     """Return the URL of connections by whose name gateways with the same store know of each other."""
     from psycopg.conninfo import make_conninfo
 
-    name = str(parse_server_url(url).get("application_name", _APPLICATION))[:_MAX_APPLICATION_CHARS]
+    name = str(parse_server_url(url).get("application_name", _APPLICATION))
+    # The server writes other characters as up to 16, and would cut off the id.
+    name = name.encode("ascii", "replace").decode()[:_MAX_APPLICATION_CHARS]
     return make_conninfo(url, application_name=f"{name} gateway {gateway_id}")
 
 
