@@ -9,7 +9,6 @@ from functools import cache, lru_cache, partial
 
 from foveate.caching import DEFAULT_CAPACITY, LruCache
 from foveate.compaction.overflow import lower_bound_tokens
-from foveate.errors import FoveateError
 from foveate.model import TokenCount
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import block_tokens_for
@@ -40,10 +39,10 @@ def offline_counter(options: CounterOptions, model: str) -> RequestCounter:
 async def load_counter(options: CounterOptions, model: str) -> None:
     """Load the vocabulary of a model in a thread, which takes up to half a second; once per process.
 
-    If it cannot be loaded, the first count raises the reason.
+    If it cannot be loaded, whatever the reason, the first count raises it.
     """
     if not is_counter_loaded(options, model):
-        with suppress(FoveateError):
+        with suppress(Exception):
             await asyncio.get_running_loop().run_in_executor(
                 _vocabulary_loader(), partial(offline_counter, options, model)
             )

@@ -1,7 +1,8 @@
 """Vocabularies are loaded without blocking the event loop."""
 
 import asyncio
-from pathlib import Path
+from os import stat_result
+from pathlib import Path, PosixPath
 
 import pytest
 
@@ -43,6 +44,21 @@ async def test_a_vocabulary_that_cannot_be_loaded_is_reported_by_the_first_count
 
     assert not is_counter_loaded(options, "some-model")
     with pytest.raises(BadVocabulary):
+        offline_counter(options, "some-model")
+
+
+class UnusablePath(PosixPath):
+    def stat(self, *, follow_symlinks: bool = True) -> stat_result:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_an_unexpected_error_is_also_left_to_the_first_count() -> None:
+    """Regression: it rejected the request, which must be sent whatever fails."""
+    options = CounterOptions(vocabulary=UnusablePath("cl100k.tiktoken"))
+    await load_counter(options, "some-model")
+
+    assert not is_counter_loaded(options, "some-model")
+    with pytest.raises(RuntimeError):
         offline_counter(options, "some-model")
 
 
