@@ -38,7 +38,7 @@ from foveate.engine.spending.edit_planner import LoadActivity
 from foveate.engine.spending.observed_admission import ObservedAdmission, adopt_orphans
 from foveate.engine.steps.cache import SaveReuse, load_prefix_logs
 from foveate.engine.steps.sections import InjectSections
-from foveate.errors import FoveateError
+from foveate.errors import FoveateError, StoreUnavailable
 from foveate.gateway.app import PAGES_PREFIX, Gateway, GatewayOptions
 from foveate.gateway.auth.page_access import guard_pages, is_loopback
 from foveate.gateway.config import ResolvedConfig, describe_settings
@@ -277,9 +277,14 @@ async def load_recent_vocabularies(
 ) -> None:
     """Load the vocabularies of the models that were used most in the last days.
 
-    The tokenizer's engine holds the GIL while it loads one, up to 250 ms, in which no request is served.
+    The tokenizer's engine holds the GIL while it loads one, up to 250 ms, in which no request is served. If the
+    store cannot be read, each is loaded by its first request.
     """
-    rows = await totals.sum_totals([TotalsGroup.AGENT, TotalsGroup.MODEL], since=now - _RECENT_SECONDS)
+    try:
+        rows = await totals.sum_totals([TotalsGroup.AGENT, TotalsGroup.MODEL], since=now - _RECENT_SECONDS)
+    except StoreUnavailable as error:
+        _LOG.warning("recent models could not be read, starting without their vocabularies: %s", error)
+        return
     remaining = _MAX_RECENT_VOCABULARIES
     for (agent, model), _ in sorted(rows, key=lambda row: row[1].calls, reverse=True):
         counter_options = options(agent).counter

@@ -96,3 +96,15 @@ async def test_the_vocabularies_of_recent_models_are_loaded_at_startup(tmp_path:
     models = ("seldom", "old", *(f"often-{at}" for at in range(4)))
     loaded = {model for model in models if is_counter_loaded(counter_options, model)}
     assert loaded == {f"often-{at}" for at in range(4)}
+
+
+async def test_a_gateway_starts_without_recent_vocabularies_if_the_store_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: the gateway did not start."""
+    store = await open_store(f"sqlite:///{tmp_path}/store.sqlite")
+    await store.close()
+
+    await load_recent_vocabularies(store.totals, lambda _: AgentOptions(), 0.0)
+
+    assert "recent models could not be read" in caplog.text
