@@ -119,7 +119,7 @@ class CacheMissDetector:
             max_bytes, weigh=lambda _, size_bytes: size_bytes, on_evict=self._drop_body
         )
         self._max_single_body_bytes = max_single_body_bytes
-        self._hashed: deque[_SessionKey] = deque()
+        self._hashed: OrderedDict[_SessionKey, None] = OrderedDict()
         self._hashed_at = float("-inf")
         self._recent: deque[SessionCacheMiss] = deque(maxlen=_MAX_RECENT)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -201,10 +201,11 @@ class CacheMissDetector:
         current = self._last_requests.get(key)
         if current is not None and current.request_id == last.request_id:
             self._last_requests[key] = replace(current, fingerprint=fingerprint)
-            self._hashed.append(key)
+            self._hashed[key] = None
+            self._hashed.move_to_end(key)
         while len(self._hashed) > _MAX_HASHED:
-            oldest = self._hashed.popleft()
-            if oldest in self._last_requests and oldest not in self._hashed:
+            oldest, _ = self._hashed.popitem(last=False)
+            if oldest in self._last_requests:
                 self._last_requests[oldest] = replace(self._last_requests[oldest], fingerprint=None)
 
     async def _explain(

@@ -263,6 +263,20 @@ async def test_a_large_body_is_replaced_by_block_hashes() -> None:
     assert {miss.session_id for miss in observer.misses} == {"large", "small"}
 
 
+async def test_a_session_with_large_bodies_does_not_displace_the_hashes_of_others() -> None:
+    """Regression: after 256 of its requests, misses of other sessions with large bodies were not explained."""
+    observer = RecordingObserver()
+    detector = make_detector(observer, max_single_body_bytes=0)
+    await finish_call(detector, f"{LONG} 1", name="other", at=0, written=3600)
+    for number in range(257):
+        await finish_call(detector, f"{LONG} 1", name="active", at=number, read=3600)
+        await detector.close()
+    await finish_call(detector, f"{LONG} 2", name="other", at=300, written=3600)
+    await detector.close()
+
+    assert {miss.session_id for miss in observer.misses} == {"other"}
+
+
 async def test_bodies_are_hashed_at_a_limited_rate() -> None:
     observer = RecordingObserver()
     detector = make_detector(observer, max_bytes=10, monotonic=chain([0.0, 0.05, 0.09, 0.2], repeat(0.21)))
