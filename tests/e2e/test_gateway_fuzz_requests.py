@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from foveate.compaction.plan import CompactionOptions
-from foveate.engine.embeddings import read_embeddings_request
+from foveate.engine.embeddings import read_embeddings_model, read_embeddings_request
 from foveate.engine.options import AgentOptions
 from foveate.errors import FoveateError
 from foveate.gateway.endpoints import Endpoint, Operation, canonicalize_path, match_endpoint
@@ -198,7 +198,7 @@ def _is_charged(request: FuzzedRequest, forwarded: bytes, *, is_read: bool) -> b
     operation = _find_endpoint(request.path).operation
     if operation is Operation.EMBEDDINGS:
         try:
-            read_embeddings_request(forwarded)
+            read_embeddings_request(*read_embeddings_model(forwarded))
         except FoveateError:
             return False
     return operation in (Operation.GENERATE, Operation.EMBEDDINGS) and is_read

@@ -7,6 +7,7 @@ from foveate import formats
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
 from foveate.engine.completion_queue import CompletionQueue
+from foveate.engine.counting.offline_counters import load_counter
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import SpendingOptions
@@ -24,11 +25,12 @@ from foveate.engine.spending.unknown_costs import (
 from foveate.engine.steps import ROUTE
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
-from foveate.formats.json_text.parse import parse_fields, parse_json
+from foveate.formats.json_text.parse import Fields, parse_fields, parse_json
 from foveate.model import ZERO_TOKENS, Format, SetParameter, TokenCount
 from foveate.session.client_names import derive_named_session_id
 from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens import counter_for
+from foveate.tokens.offline_counters import CounterOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +40,29 @@ class EmbeddingsRequest:
     features: tuple[CostFeature, ...] = ()
 
 
-def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRequest:
-    """Parse a request for embeddings: texts, lists of token ids, or a single one of either.
-
-    `served_model` overrides the model in the body.
+def read_embeddings_model(body: bytes, served_model: str = "") -> tuple[str, Fields]:
+    """Return the model of a request for embeddings, and its fields. `served_model` overrides the model.
 
     Raises:
         DuplicateKey: an object has the same key twice.
-        MalformedRequest: the model is missing or invalid, or the input has another type.
+        MalformedRequest: the model is missing or invalid.
     """
     body_fields = parse_fields(body)
     check_unique_keys(body, body_fields)
-    model, inputs = served_model or parse_json(body_fields.get("model")), parse_json(body_fields.get("input"))
+    model = served_model or parse_json(body_fields.get("model"))
     if not isinstance(model, str) or not model:
         raise MalformedRequest("the embeddings request has no model")
     check_model_name(model)
-    counter = counter_for(model)
+    return model, body_fields
+
+
+def read_embeddings_request(model: str, body_fields: Fields) -> EmbeddingsRequest:
+    """Count the input: texts, lists of token ids, or a single one of either.
+
+    Raises:
+        MalformedRequest: the input has another type.
+    """
+    inputs, counter = parse_json(body_fields.get("input")), counter_for(model)
 
     def count_input(part: object) -> TokenCount:
         if isinstance(part, str):
@@ -96,8 +105,12 @@ class EmbeddingsEngine:
         await run_in_thread_if_large(lambda: incoming.limits.check(incoming.body), size_bytes)
         try:
             upstream_request = await run_in_thread_if_large(lambda: _rename_model(incoming), size_bytes)
+            model, body_fields = await run_in_thread_if_large(
+                lambda: read_embeddings_model(upstream_request.body, incoming.served_model), size_bytes
+            )
+            await load_counter(CounterOptions(), model)
             embeddings = await run_in_thread_if_large(
-                lambda: read_embeddings_request(upstream_request.body, incoming.served_model), size_bytes
+                lambda: read_embeddings_request(model, body_fields), size_bytes
             )
         except DuplicateKey:
             raise

@@ -1,6 +1,8 @@
 """Embeddings: parsed for model and size, admitted under caps, and recorded by their usage."""
 
 import json
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +12,8 @@ from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.completion_queue import CompletionQueue
-from foveate.engine.embeddings import EmbeddingsEngine, read_embeddings_request
+from foveate.engine.counting.offline_counters import load_counter
+from foveate.engine.embeddings import EmbeddingsEngine, read_embeddings_model, read_embeddings_request
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
 from foveate.engine.request import IncomingRequest
@@ -18,6 +21,7 @@ from foveate.engine.spending.charges import ChargeRecorder
 from foveate.engine.spending.observed_admission import CapUncounted
 from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
 from foveate.model import Format
+from foveate.tokens.offline_counters import CounterOptions
 from tests.support.oracles.event_loop import turns_while
 from tests.support.servers.sandbox import ManualClock
 from tests.support.stores.recording_ledger import RecordingLedger
@@ -70,7 +74,7 @@ def total_cap(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REJ
     ],
 )
 def test_texts_and_token_ids_are_counted(inputs: Any, tokens: int) -> None:
-    embeddings = read_embeddings_request(make_body(inputs))
+    embeddings = read_embeddings_request(*read_embeddings_model(make_body(inputs)))
 
     assert (embeddings.model, embeddings.count.tokens) == (MODEL, tokens)
     assert embeddings.count.upper >= tokens
@@ -92,7 +96,7 @@ def test_texts_and_token_ids_are_counted(inputs: Any, tokens: int) -> None:
 )
 async def test_an_unreadable_request_is_rejected_under_a_cap_and_sent_without_one(body: bytes) -> None:
     with pytest.raises(MalformedRequest):
-        read_embeddings_request(body)
+        read_embeddings_request(*read_embeddings_model(body))
     with pytest.raises(CapUncheckable):
         await EmbeddingsSetup(total_cap("1")).prepare(body)
     setup = EmbeddingsSetup()
@@ -106,9 +110,25 @@ async def test_an_unreadable_request_is_rejected_under_a_cap_and_sent_without_on
 @pytest.mark.parametrize(("times", "is_in_thread"), [(5, False), (5_000, True)])
 async def test_long_texts_are_counted_in_a_thread(times: int, is_in_thread: bool) -> None:
     """Defect: counting the input of embeddings blocked all other requests."""
+    await load_counter(CounterOptions(), MODEL)
     assert (
         await turns_while(EmbeddingsSetup().prepare(make_body(["Hello there! " * times]))) > 0
     ) == is_in_thread
+
+
+_TURNS_OF_FIRST_REQUEST = """
+import asyncio
+from tests.support.oracles.event_loop import turns_while
+from tests.unit.engine.test_embeddings import EmbeddingsSetup, make_body
+
+print(asyncio.run(turns_while(EmbeddingsSetup().prepare(make_body("Hello world")))))
+"""
+
+
+@pytest.mark.process
+def test_the_first_request_loads_its_vocabulary_in_a_thread() -> None:
+    """Regression: it blocked all other requests for 0.3 s."""
+    assert int(subprocess.check_output([sys.executable, "-c", _TURNS_OF_FIRST_REQUEST])) > 0
 
 
 async def test_empty_usage_is_unknown_and_not_free() -> None:
