@@ -123,8 +123,12 @@ class SharedStore(Protocol):
 async def watch_other_gateways(
     store: SharedStore, *, interval_seconds: float = _OTHER_GATEWAYS_INTERVAL_SECONDS
 ) -> AsyncIterator[Callable[[], bool]]:
-    """Yield a function that returns whether other gateways used the store a moment ago."""
-    latest = [await store.has_other_gateways()]
+    """Yield a function that returns whether other gateways used the store a moment ago; true if unknown."""
+    latest = [True]
+    try:
+        latest[0] = await store.has_other_gateways()
+    except StoreUnavailable as error:
+        _LOG.warning("other gateways with this store cannot be found, assuming that there are some: %s", error)
 
     async def watch() -> None:
         while True:

@@ -11,12 +11,14 @@ from foveate.config.settings import Settings, StoreSettings, TimeoutSettings
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.counting.offline_counters import is_counter_loaded
 from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.errors import StoreUnavailable
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.build import (
     admission_options,
     load_recent_vocabularies,
     open_gateway,
     upstream_timeouts,
+    watch_other_gateways,
 )
 from foveate.gateway.config import ResolvedConfig
 from foveate.store import open_store, store_name
@@ -108,3 +110,25 @@ async def test_a_gateway_starts_without_recent_vocabularies_if_the_store_cannot_
     await load_recent_vocabularies(store.totals, lambda _: AgentOptions(), 0.0)
 
     assert "recent models could not be read" in caplog.text
+
+
+async def test_a_gateway_that_cannot_find_others_stores_sessions_as_if_there_were_some(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Regression: it did not start, such as for a role that may not read the server's connections."""
+
+    class SharedStore:
+        may_read = False
+
+        async def has_other_gateways(self) -> bool:
+            if not self.may_read:
+                raise StoreUnavailable("the store", "permission denied for view pg_stat_activity")
+            return False
+
+    store = SharedStore()
+    async with watch_other_gateways(store, interval_seconds=0.01) as has_other_gateways:
+        assert has_other_gateways()
+        assert "permission denied" in caplog.text
+        store.may_read = True
+        while has_other_gateways():  # noqa: ASYNC110 - another task does it
+            await asyncio.sleep(0.01)
