@@ -35,6 +35,7 @@ class Language:
     prepositions: frozenset[str]
     clock_prepositions: frozenset[str]
     auxiliaries: frozenset[str]
+    copulas: frozenset[str]
     conjunctions: re.Pattern[str]
     before_infinitives: frozenset[str]
     cancel_cues: re.Pattern[str]
@@ -45,6 +46,7 @@ class Language:
     task_cues: re.Pattern[str]
     back_references: frozenset[str]
     demonstratives: frozenset[str]
+    pronouns: frozenset[str]
     function_words: frozenset[str]
     currencies: frozenset[str]
     weekdays: frozenset[str]
@@ -81,6 +83,7 @@ def language() -> Language:
         prepositions=frozenset(table["prepositions"]),
         clock_prepositions=frozenset(table["clock_prepositions"]),
         auxiliaries=frozenset(table["auxiliaries"]),
+        copulas=frozenset(table["copulas"]),
         conjunctions=compile_phrases(table["conjunctions"]),
         before_infinitives=frozenset(table["before_infinitives"]),
         cancel_cues=compile_phrases(table["cancel_cues"]),
@@ -92,6 +95,7 @@ def language() -> Language:
         preference_cues=compile_phrases(table["preference_cues"]),
         task_cues=compile_phrases(table["task_cues"]),
         back_references=frozenset(table["back_references"]),
+        pronouns=frozenset(table["pronouns"]),
         demonstratives=frozenset(table["demonstratives"]),
         function_words=frozenset(table["function_words"]),
         currencies=frozenset(table["currencies"]),

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.prose import find_label, mask_quotations, prose_sentences, strip_label
-from foveate.compaction.facts.rules import FactKind, find_names
+from foveate.compaction.facts.rules import FactKind, find_names, rules
 from foveate.compaction.facts.sentences import clean_sentence, find_phrase, is_question, normalize_letters
 from foveate.compaction.facts.subjects import (
     POSSESSIVE,
@@ -226,15 +226,27 @@ def _find_cancelled(sentence: str) -> tuple[frozenset[str], ...]:
         return ()
     start = max(text.rfind(mark, 0, match.start()) for mark in ",;:.") + 1
     ends = [end for mark in ",;:." if (end := text.find(mark, match.end())) >= 0]
-    clause = cut_reason(text[start : min(ends, default=len(text))][:_MAX_CANCEL_CHARS])
-    # "The books are back, strike that one.": what is called off stands before.
-    return _find_things(clause) or _find_things(text[: max(start - 1, 0)][-_MAX_CANCEL_CHARS:])
+    end = min(ends, default=len(text))
+    clause = cut_reason(text[start:end][:_MAX_CANCEL_CHARS])
+    after = text[end:].lstrip(",;:. ").partition(",")[0][:_MAX_CANCEL_CHARS]
+    # "I called it off, no party." "The books are back, strike that one.": what is called off stands elsewhere.
+    return (
+        _find_things(clause)
+        or (_find_things(after) if after.partition(" ")[0].lower() in rules().negations else ())
+        or _find_things(text[: max(start - 1, 0)][-_MAX_CANCEL_CHARS:])
+    )
+
+
+# "no party this year"
+_PERIODS = frozenset(
+    map(find_stem, ("week", "month", "year", "woche", "monat", "jahr", "semaine", "mois", "año"))
+)
 
 
 def _find_things(clause: str) -> tuple[frozenset[str], ...]:
     """The stems of each thing that a clause names, besides words that call it off."""
     things = (
-        frozenset(stem for stem, word in part.words.items() if word not in language().cancel_words)
+        frozenset(stem for stem, word in part.words.items() if word not in language().cancel_words) - _PERIODS
         | {find_stem(word) for value in part.all_values for word in split_words(value)}
         for part in map(find_subject, _split_things(clause))
     )

@@ -369,6 +369,8 @@ def _mark_hard_values(tokens: Sequence[Token], *, is_german: bool) -> None:
             _mark(token, ValueType.CODE, following[:1])
         elif following and not is_german and _is_house_number(token, following[0]):
             _mark(token, ValueType.ADDRESS, following, lambda other: _is_capitalized(other.text))
+        elif _is_hyphenated_name(token, tokens[number - 1] if number else None, following):
+            _mark(token, ValueType.CODE)
         elif value_type := _word_type(token.text):
             _mark(token, value_type)
             if len(following) > 1 and following[0].lower in _OF_WORDS and following[1].text.isdigit():
@@ -411,6 +413,25 @@ def _is_split_code(token: Token, following: Token) -> bool:
         and following.start == token.start + len(token.text) + 1
         and not token.is_function_word
     )
+
+
+def _is_hyphenated_name(token: Token, before: Token | None, following: Sequence[Token]) -> bool:
+    """Return whether words with hyphens name something: "goes to orders-eu-west", "called orders-rs"."""
+    parts = token.lower.split("-")
+    words = language()
+    is_joined = not (words.prepositions | words.determiners).isdisjoint(parts)
+    is_plain = all(map(str.isalpha, parts)) and not is_joined
+    if len(parts) < _MIN_NAME_PARTS or not is_plain or (following and _is_content(following[0])):
+        return False
+    is_named = before is not None and before.lower in _NAMING_WORDS
+    return token.text.islower() and (
+        is_named or (len(parts) > _MIN_NAME_PARTS and words.number_words.isdisjoint(parts))
+    )
+
+
+# Other words have two hyphens only if one part is a function word: "up-to-date".
+_MIN_NAME_PARTS = 2
+_NAMING_WORDS = frozenset(("called", "named", "to", "into"))
 
 
 def _mark(

@@ -34,6 +34,7 @@ from foveate.compaction.facts.value_updates import (
     ChangedValue,
     ValueIndex,
     find_other_changes,
+    find_signs,
     is_same_kind,
     write_changes,
 )
@@ -102,6 +103,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             (
                 *_statement_keys(statement),
                 *(key for focus in statement.subject.focuses for key in _posting_keys(focus)),
+                *(stem for thing in statement.cancelled for stem in thing),
             )
         ):
             hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
@@ -128,13 +130,13 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 changes.setdefault(change.number, []).append(change)
         return changes
 
-    def add_postings(number: int) -> None:
+    def add_postings(number: int, before: Statement | None = None) -> None:
         for key in _statement_keys(known[number]):
             posting = postings.setdefault(key, [])
             posting.append(number)
             if len(posting) > _MAX_POSTINGS:
                 del posting[0]
-        values.add(number, known[number])
+        values.add(number, known[number], before)
 
     def replace_by(number: int, current: Mapping[int, Statement | None]) -> None:
         for earlier, rest in current.items():
@@ -197,7 +199,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                         known[earlier], statement, [change.old for change in found]
                     )
         replace_by(number, amended)
-        add_postings(number)
+        add_postings(number, before)
         if not (statement.is_quoted or statement.is_summary):
             outdated.add_rejected(statement, before.text if before else "", number)
     for number, newer, rest in list(outdated.cut(known, replaced, len(statements))):
@@ -253,7 +255,10 @@ def _without_cancelled(old: Statement, new: Statement) -> Statement | None:
         for part in parts
         if not any(cancelled <= _all_words(find_statement_subject(part)) for cancelled in new.cancelled)
     ]
-    if len(parts) < _MIN_LIST_PARTS or len(rest) == len(parts):
+    is_list = not any(
+        find_statement_subject(part).is_elliptical for part in rest
+    )  # "a cake, two tiers, on Monday"
+    if len(parts) < _MIN_LIST_PARTS or len(rest) == len(parts) or not is_list:
         return None
     return with_text(old, "".join(rest).rstrip(" ,;"))
 
@@ -566,7 +571,8 @@ def _compare(
     if new.is_negated != old.is_negated and new.words.keys() == old.words.keys() and new.values == old.values:
         return _EXACT  # "Invite Laura." "Don't invite Laura."
     if not changed:
-        return _EXACT if has_cue and _has_other_words(new, old, vocabulary) else 0.0
+        is_other = has_cue and (_has_other_words(new, old, vocabulary) or _describes_anew(new, old))
+        return _EXACT if is_other else 0.0
     if are_in_same_slot(new, old, vocabulary.similarity) or have_other_qualifiers(new, old):
         return 0.0
     overlap = overlap or vocabulary.overlap(new, old)
@@ -586,6 +592,8 @@ def _compare(
         return _CERTAIN + overlap.shared - unnamed if is_certain else overlap.contained - unnamed / 100
     if changed == {ValueType.NUMBER} and not _has_same_units(new, old):
         return 0.0  # "Safe number 4 …" "Keep them for 400 days."
+    if changed == {ValueType.CODE} and not _have_same_signs(new, old):
+        return 0.0  # "It reads from mongo-c." "svc_dash is read-only."
     is_unique = new.is_unique and old.is_unique
     is_other_name = have_other_heads(new, old) or (new.leading_names and old.leading_names)
     if changed == {ValueType.NAME} and is_other_name and not is_unique:
@@ -628,6 +636,13 @@ def _share_head(new: Subject, old: Subject, overlap: "_Overlap") -> bool:
 def _has_same_types(new: Subject, old: Subject) -> bool:
     """Return whether all values of the new statement are of types that the old one has, with the same units."""
     return new.values.keys() <= old.values.keys() and _has_same_units(new, old)
+
+
+def _have_same_signs(new: Subject, old: Subject) -> bool:
+    signs, others = (
+        {frozenset(find_signs(value)) for value in subject.values[ValueType.CODE]} for subject in (new, old)
+    )
+    return not signs.isdisjoint(others)
 
 
 def _has_same_units(new: Subject, old: Subject) -> bool:
@@ -687,6 +702,22 @@ def _takes_over(new: Subject, old: Subject) -> bool:
         and first not in last
         and last.issuperset(rest)
     )
+
+
+def _describes_anew(new: Subject, old: Subject) -> bool:
+    """Return whether both say in few words what the same thing is: "The hedge is privet.", "… is yew now."."""
+    rests = [subject.words.keys() - new.topic for subject in (new, old)]
+    return (
+        new.topic == old.topic != ()
+        and any(right in language().copulas for _, _, right in old.slots)
+        and not (new.has_hard_value or old.has_hard_value or new.is_negated or old.is_negated)
+        and all(0 < len(rest) <= _MAX_DESCRIBING_WORDS for rest in rests)
+        and rests[0].isdisjoint(rests[1])
+        and not have_other_qualifiers(new, old)
+    )
+
+
+_MAX_DESCRIBING_WORDS = 3
 
 
 def _has_other_words(new: Subject, old: Subject, vocabulary: "_Vocabulary") -> bool:

@@ -40,16 +40,20 @@ class ValueIndex:
     """The values of statements that are still true, by the words around them."""
 
     def __init__(self) -> None:
+        self._contexts: dict[int, frozenset[str]] = {}
+        """The words of the statement before each, in the same message."""
         self._postings: dict[str, deque[tuple[int, Mention]]] = {}
         self._recent: deque[tuple[int, Mention]] = deque(maxlen=_MAX_RECENT)
         self._repeated: deque[Mention] = deque(maxlen=_MAX_LATEST)
         """What the assistant said of late."""
 
-    def add(self, number: int, statement: Statement) -> None:
+    def add(self, number: int, statement: Statement, before: Statement | None) -> None:
+        """`before` is the statement before it in the same message."""
         if statement.is_quoted:
             return
         wording = find_mentions(statement.text)
-        names = _find_names(wording)
+        self._contexts[number] = find_mentions(before.text).stems if before else frozenset()
+        names = _find_names(wording) | self._contexts[number]
         for mention in wording.mentions:
             if statement.speaker is Speaker.USER:
                 self._recent.append((number, mention))
@@ -103,7 +107,11 @@ class ValueIndex:
                     if repeated.normal == mention.normal
                 ]
             change = self._find_change(statement, views, said, known, replaced, are_different, has_weak_cue)
-            says_little = not _near_in_part(mention) or mention.value_type is ValueType.CODE
+            says_little = (
+                not _near_in_part(mention)
+                or mention.value_type is ValueType.CODE
+                or (statement.subject.has_cue and _starts_with_pronoun(mention.part))
+            )
             if change is None and (
                 refers_back
                 or (says_little and (statement.subject.has_cue or any(view.has_cue for view in views[1:])))
@@ -139,13 +147,14 @@ class ValueIndex:
                 (
                     link
                     for view in alike
-                    if (link := _link(view, old, stems))
+                    if (link := _link(view, old, stems, self._contexts.get(number, frozenset())))
                     and _is_evident(
                         view.mention,
                         old,
                         has_cue=has_cue,
                         is_wrong=is_wrong,
                         is_contained=has_same_types and _is_contained(view.mention, old, stems),
+                        is_taken_over=view.has_cue and _count_shared(view.context, old.near) > 1,
                     )
                     and not are_different(_find_part_subject(view.mention.part), _find_part_subject(old.part))
                 ),
@@ -179,6 +188,11 @@ class ValueIndex:
             for number, old in self._recent
             if (new.unit or statement.subject.has_cue) and _has_same_form(new, old)
             if number not in replaced and old.normal != new.normal
+            # "wheel £41,000, roof 23,500"
+            if new.value_type is not ValueType.MONEY
+            or not any(
+                is_same_kind(other, old) for other in find_mentions(known[number].text).mentions if other != old
+            )
         ]
         repeated = {mention.normal for mention in self._repeated}
         latest = {number for number, _ in [*self._recent][-_MAX_LATEST:]}
@@ -191,7 +205,10 @@ class ValueIndex:
                 (change,) = candidates
                 old = known[change.number]
                 is_same_message = old.message_index >= statement.message_index
-                return None if is_same_message or are_different(statement.subject, old.subject) else change
+                subjects = statement.subject, old.subject
+                if statement.subject.is_negated:  # "I can't come that early, so we land on 21 May."
+                    subjects = _find_part_subject(new.part), _find_part_subject(change.old.part)
+                return None if is_same_message or are_different(*subjects) else change
         return None
 
     def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
@@ -228,6 +245,11 @@ def _find_names(wording: Wording) -> frozenset[str]:
     return frozenset(word for name in named for word in split_words(name))
 
 
+def _starts_with_pronoun(part: str) -> bool:
+    """Return whether a part of a sentence does not name what it is about: "we're landing on 21 May"."""
+    return not language().pronouns.isdisjoint(split_words(part.lower())[:2])  # "so we …"
+
+
 def _hard_mentions(text: str) -> list[Mention]:
     return [mention for mention in find_mentions(text).mentions if mention.value_type is not ValueType.NAME]
 
@@ -241,12 +263,16 @@ def _near_in_part(mention: Mention) -> frozenset[str]:
 # What a name is enough for to tell which value is meant.
 _NAMED_TYPES = frozenset((ValueType.DATE, ValueType.TIME, ValueType.MONEY, ValueType.ADDRESS))
 _NAMED_LINK = 0.25
+_WEAK_LINK = 0.2
 _BARE_PENALTY = 0.75
 _AMOUNT = re.compile(r"\d{3}|\d{1,3}(?:,\d{3})+")
 
 
-def _link(view: _View, old: Mention, stems: frozenset[str]) -> float:
-    """How much the words around two values have in common."""
+def _link(view: _View, old: Mention, stems: frozenset[str], before: frozenset[str]) -> float:
+    """How much the words around two values have in common.
+
+    `stems` are those of the old statement, and `before` those of the statement before it.
+    """
     near = _count_shared(view.mention.near, old.near)
     far = _count_shared(view.context, old.near)
     # "They moved the deadline, in my favour: 15 January."
@@ -258,16 +284,21 @@ def _link(view: _View, old: Mention, stems: frozenset[str]) -> float:
         )
         named = stems if old.value_type in _NAMED_TYPES else old.near if is_amount else frozenset[str]()
         is_named = view.has_cue and not view.names.isdisjoint(named)
-        return _NAMED_LINK if is_named else 0.0
+        # "I bought seeds. I sow them on 6 May." "The seeds go in on 9 May now."
+        is_named_before = old.value_type in _NAMED_TYPES and not view.mention.near.isdisjoint(before)
+        return _NAMED_LINK if is_named else _WEAK_LINK if view.has_cue and is_named_before else 0.0
     is_same_unit = bool(old.unit) and view.mention.unit == old.unit
     is_bare = bool(old.unit) and not view.mention.unit  # of two values, the one without a unit is more like it
     shared = near + far / 2 + (_count_shared(view.mention.near, stems) - near) / 4
     return max(shared + is_same_unit / 2 - is_bare * _BARE_PENALTY, _NAMED_LINK)
 
 
-def _is_evident(new: Mention, old: Mention, *, has_cue: bool, is_wrong: bool, is_contained: bool) -> bool:
+def _is_evident(
+    new: Mention, old: Mention, *, has_cue: bool, is_wrong: bool, is_contained: bool, is_taken_over: bool
+) -> bool:
     if old.value_type is ValueType.NAME:  # "Ana is a vegetarian." "Ben is a vegetarian now."
-        return is_wrong and is_contained and old.value not in new.part.lower()
+        is_other = is_contained and old.value not in new.part.lower()
+        return is_other and (is_wrong or is_taken_over)
     # A code without numbers may name something else: a host, an option, a table.
     is_name = old.value_type is ValueType.CODE and not any(char.isdigit() for char in old.value)
     counts_other = bool(new.unit) and new.dimension != old.dimension  # "safe 4", "400 days"
@@ -306,8 +337,10 @@ def _is_abbreviated(one: str, other: str) -> bool:
 
 
 def is_same_kind(new: Mention, old: Mention) -> bool:
+    if not _are_comparable(new, old):
+        return False
     if new.value_type in (ValueType.CODE, ValueType.PATH):
-        return new.value_type is old.value_type and _find_signs(new.value) == _find_signs(old.value)
+        return new.value_type is old.value_type and find_signs(new.value) == find_signs(old.value)
     if new.value_type is old.value_type:
         return not (new.unit and old.unit) or new.dimension == old.dimension
     if new.value_type is not ValueType.NUMBER or new.unit:
@@ -317,15 +350,34 @@ def is_same_kind(new: Mention, old: Mention) -> bool:
     return old.value_type in (ValueType.TIME, ValueType.MONEY)
 
 
+def _are_comparable(new: Mention, old: Mention) -> bool:
+    """Return whether two amounts are of about the same size: few change by a factor of ten."""
+    amounts = [amount for mention in (new, old) if (amount := _find_amount(mention)) is not None]
+    count_other = new.unit and old.unit and new.unit != old.unit
+    return bool(count_other) or len(amounts) < len((new, old)) or max(amounts) <= _MAX_FACTOR * min(amounts)
+
+
+_MAX_FACTOR = 5
+_PLAIN_AMOUNT = re.compile(r"[$€£¥]?([1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,8})(k)?")
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _find_amount(mention: Mention) -> int | None:
+    match = _PLAIN_AMOUNT.fullmatch(mention.value)
+    if match is None or not (mention.unit or mention.value_type is ValueType.MONEY):
+        return None
+    return int(match[1].replace(",", "")) * (1000 if match[2] else 1)
+
+
 def _has_same_form(new: Mention, old: Mention) -> bool:
     """Return whether two values look alike: "18:40" and "17:10", "4.12" and "4.15", but not any two numbers."""
     if not is_same_kind(new, old) or new.unit != old.unit or new.value_type is ValueType.NAME:
         return False
-    signs = _find_signs(new.value)
-    return bool(new.unit) or new.value_type is not ValueType.NUMBER or signs == _find_signs(old.value) != set()
+    signs = find_signs(new.value)
+    return bool(new.unit) or new.value_type is not ValueType.NUMBER or signs == find_signs(old.value) != set()
 
 
-def _find_signs(value: str) -> set[str]:
+def find_signs(value: str) -> set[str]:
     """The punctuation of a code or path: those of the same kind have the same."""
     return {char for char in value if not char.isalnum()}
 

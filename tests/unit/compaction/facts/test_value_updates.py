@@ -98,6 +98,31 @@ def current_text(*turns: str) -> str:
             ("We meet at 8:15.", "Some asked for a later start. The group meets at 8:45."),
             "The group meets at 8:45.",
         ),
+        # "We" does not tell what a date is of, so it is that of the only other one.
+        (("I arrive on 4 June.", "I can't get off work, so we're landing on 11 June now."), "11 June now"),
+        # The sentence before names what an old value belongs to.
+        (
+            (
+                "Ida ordered tulip bulbs. She plants them on 4 May.",
+                "Ida is ill. The tulip bulbs go in on 9 May now.",
+            ),
+            "The tulip bulbs go in on 9 May now.",
+        ),
+        (
+            (
+                "The truck comes from a firm called Fastlane.",
+                "The firm let us down, we went with Orr Brothers for the truck.",
+            ),
+            "we went with Orr Brothers for the truck.",
+        ),
+        (
+            ("The set is called books-rs and has 3 nodes.", "The set was renamed to media-rs today."),
+            "media-rs",
+        ),
+        (
+            ("The log goes to a bucket called app-logs-old.", "Logs go to app-logs-new."),
+            "Logs go to app-logs-new.",
+        ),
         # The only value of its kind.
         (
             (
@@ -148,6 +173,12 @@ def test_what_the_assistant_repeated_of_a_replaced_value_is_not_carried() -> Non
         ("Look at step 1 now.", "Now look at step 2."),
         ("The backup key is in safe 4.", "Backups have to be kept for 400 days."),
         ("Home ground's Mill Meadow.", "We've got Canon Orr for the home matches."),
+        ("Breakfast is at 07:30.", "Dinner moved to 19:00."),
+        ("We pay £90 for the cake.", "It's now £2,000 in all."),
+        ("Boards cost £410, ink 230, glue 140.", "We now ask for £940."),
+        ("The reader uses the node called jay-c.", "The reader uses finch_ro."),
+        ("The shed is empty.", "The barn is full now."),
+        ("The shed has a leak.", "The shed is locked now."),
     ],
 )
 def test_values_of_different_things_both_stay(one: str, other: str) -> None:
@@ -155,6 +186,26 @@ def test_values_of_different_things_both_stay(one: str, other: str) -> None:
 
     assert one in said
     assert other in said
+
+
+@pytest.mark.parametrize(
+    ("turns", "gone"),
+    [
+        (("The stop is the bus garage.", "The stop has moved to the old mill."), "garage"),
+        (("The hedge along the road is privet.", "It died. The hedge is yew now."), "privet"),
+        (("Call the roofer on 17 June.", "Strike the roofer from the list, it is dry."), "17 June"),
+        (
+            (
+                "I ordered a marquee, ten metres, for May.",
+                "I've called it off, no marquee this year.",
+            ),
+            "metres",
+        ),
+    ],
+)
+def test_what_is_described_anew_or_called_off_is_gone(turns: tuple[str, ...], gone: str) -> None:
+    assert gone in current_text(turns[0])
+    assert gone not in current_text(*turns)
 
 
 def test_what_people_say_at_once_is_all_true() -> None:
@@ -169,6 +220,13 @@ def test_other_words_for_the_same_are_no_contrast() -> None:
 
     assert find_updates(statements, lambda words, others: [[1.0] * len(others)] * len(words)).replaced == {0: 1}
     assert find_updates(statements, no_similarity).replaced == {}
+
+
+def test_other_parts_of_a_changed_statement_stay() -> None:
+    said = current_text("Hive one is calm, marked blue, 7 frames of brood.", "Hive one: 8 frames of brood now.")
+
+    assert "marked blue" in said
+    assert "7 frames" not in said
 
 
 def test_calling_off_one_task_keeps_the_others_of_a_list() -> None:
