@@ -27,6 +27,7 @@ from foveate.compaction.facts.contrasts import (
 )
 from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.outdated_values import OutdatedValues, with_text, without_values
+from foveate.compaction.facts.prose import strip_label
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import POSSESSIVE, Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
@@ -280,7 +281,7 @@ def _says_more(old: Statement, new: Statement, changes: Sequence[ChangedValue]) 
     """Return whether another part of the old statement says something that the new one does not."""
     changed = {change.old.part for change in changes}
     known = find_mentions(new.text).stems | _values(new)
-    parts = [part for part in split_parts(old.text) if part not in changed]
+    parts = [part for part in split_parts(strip_label(old.text)) if part not in changed]
     return any(len(find_mentions(part).stems - known) >= _MIN_NEW_STEMS for part in parts)
 
 

@@ -3,7 +3,8 @@
 "The left bed is 2.4 m and the right one 1.8 m." "Only 2.1 m on the left." People give a new value in few words,
 and the assistant repeats it with what it belongs to ("Then the left bed becomes 2.1 m."). So each value is
 compared with those of earlier statements of the same type and unit, by the words in the same part of the
-sentence: those of the person, and those of the assistant just before and after.
+sentence: those of the person, and those of the assistant just before and after. If the sentence does not name
+what the value is of ("It's called …", "We're landing on …"), the only other value of the same form is meant.
 """
 
 import re
@@ -198,7 +199,7 @@ class ValueIndex:
         latest = {number for number, _ in [*self._recent][-_MAX_LATEST:]}
         for candidates in (
             found,
-            [change for change in found if change.number in latest],
+            [change for change in found if change.number in latest] if len(_near_in_part(new)) <= 1 else [],
             [change for change in found if change.old.normal in repeated],
         ):
             if len(candidates) == 1:
@@ -275,8 +276,9 @@ def _link(view: _View, old: Mention, stems: frozenset[str], before: frozenset[st
     """
     near = _count_shared(view.mention.near, old.near)
     far = _count_shared(view.context, old.near)
-    # "They moved the deadline, in my favour: 15 January."
-    is_bare_part = view.has_cue and old.value_type in _NAMED_TYPES and not _near_in_part(view.mention)
+    # "They moved the deadline, in my favour: 15 January." "The plumber can't, he's coming on Friday instead."
+    is_unnamed = not _near_in_part(view.mention) or _starts_with_pronoun(view.mention.part)
+    is_bare_part = view.has_cue and old.value_type in _NAMED_TYPES and is_unnamed
     if not near and not (far and (is_bare_part or not view.mention.near)):
         # "Zen installs it on 2 July." "Rang Zen, a very nice man, it's 9 July now."
         is_amount = (

@@ -100,6 +100,14 @@ def current_text(*turns: str) -> str:
         ),
         # "We" does not tell what a date is of, so it is that of the only other one.
         (("I arrive on 4 June.", "I can't get off work, so we're landing on 11 June now."), "11 June now"),
+        (
+            (
+                "The plumber comes on Thursday.",
+                "I am away on Tuesdays.",
+                "The plumber can't, he's coming on Friday instead.",
+            ),
+            "I am away on Tuesdays.\nThe plumber can't, he's coming on Friday instead.",
+        ),
         # The sentence before names what an old value belongs to.
         (
             (
