@@ -1,5 +1,6 @@
 """The write-ahead log: no call is lost with its process, and none is recorded twice."""
 
+import asyncio
 import logging
 import os
 from decimal import Decimal
@@ -85,6 +86,47 @@ async def test_a_charge_that_waits_for_the_store_is_in_one_place(tmp_path: Path)
     await outbox.close()
 
     assert await read_orphaned_calls(tmp_path) == [CHARGE.call.id]
+
+
+@pytest.mark.parametrize("has_outbox", [True, False])
+async def test_a_waiting_charge_stays_in_the_log_if_no_outbox_has_it(tmp_path: Path, has_outbox: bool) -> None:
+    no_folder = tmp_path / "no folder"
+    no_folder.touch()
+    log, sleeps, ledger = FileWriteAheadLog(tmp_path / "spool"), ManualSleeps(), InMemoryLedger(failures_left=1)
+    admission = Admission(
+        ledger,
+        clock=lambda: NOON,
+        sleep=sleeps.sleep,
+        outbox=FileOutbox(no_folder) if has_outbox else None,
+        write_ahead_log=log,
+    )
+    admission.log_charge(CHARGE)
+    assert (await admission.settle(CHARGE)).outcome is SettlementOutcome.WAITING
+    (path,) = list_files(tmp_path / "spool")
+    assert CHARGE.call.id.encode() in path.read_bytes()
+
+    await sleeps.end()
+    assert ledger.charged_ids == [CHARGE.call.id]
+    log.close()
+    assert list_files(tmp_path / "spool") == []
+
+
+async def test_a_cancelled_settlement_leaves_nothing_in_the_log_once_it_is_recorded(tmp_path: Path) -> None:
+    log, sleeps, ledger = FileWriteAheadLog(tmp_path), ManualSleeps(), InMemoryLedger(pause=asyncio.Event())
+    admission = Admission(ledger, clock=lambda: NOON, sleep=sleeps.sleep, write_ahead_log=log)
+    admission.log_charge(CHARGE)
+    settlement = asyncio.create_task(admission.settle(CHARGE))
+    await asyncio.sleep(0)
+    settlement.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settlement
+    assert ledger.pause is not None
+    ledger.pause.set()
+
+    await sleeps.end()
+    assert ledger.charged_ids == [CHARGE.call.id]
+    log.close()
+    assert list_files(tmp_path) == []
 
 
 def test_recorded_charges_leave_nothing_in_the_log(tmp_path: Path) -> None:

@@ -372,9 +372,8 @@ class Admission:
                 if self._enqueue(number, pending).outcome is SettlementOutcome.WAITING:
                     self._start_in_background(self._put_in_outbox(pending))
             raise
-        if self._write_ahead_log is not None:
-            for charge in charges:
-                self._write_ahead_log.mark_recorded(charge.call.id)
+        for charge in charges:
+            self._remove_from_log(charge.call.id)
         return settlements
 
     def record_lost_charge(self, charge: Charge, problem: str) -> Settlement:
@@ -450,22 +449,29 @@ class Admission:
                 *(self._start_in_background(self._put_in_outbox(pending)) for pending in waiting)
             )
             await asyncio.shield(writes)
-        if self._write_ahead_log is not None:
-            for pending in pending_charges.values():
-                self._write_ahead_log.mark_recorded(pending.charge.call.id)
+        for number, settlement in settlements.items():
+            if settlement.outcome is not SettlementOutcome.WAITING:
+                self._remove_from_log(pending_charges[number].charge.call.id)
         return list(settlements.values())
 
     async def _put_in_outbox(self, pending: _PendingCharge) -> None:
+        """Put a charge in the outbox, and remove it from the log, where it stays if that fails."""
         if self._outbox is None:
             return
         try:
             await self._outbox.put(_with_reserved_charge(pending.charge, pending.reserved))
         except UnwritableFile as error:
             _LOG.error(
-                "the charge of %s is only in memory until the store can be written: %s",
+                "the charge of %s waits in memory for the store, and cannot be put in the outbox: %s",
                 pending.charge.call.id,
                 error,
             )
+        else:
+            self._remove_from_log(pending.charge.call.id)
+
+    def _remove_from_log(self, call_id: str) -> None:
+        if self._write_ahead_log is not None:
+            self._write_ahead_log.mark_recorded(call_id)
 
     async def _catch_up(self) -> None:
         pause_seconds = _MIN_RETRY_SECONDS
@@ -485,6 +491,8 @@ class Admission:
                     self._problem = str(error)
                     return False
                 recorded = [self._waiting_charges.pop(number) for number in first]
+                for pending in recorded:
+                    self._remove_from_log(pending.charge.call.id)
                 if self._outbox is not None:
                     await asyncio.gather(*(self._outbox.remove(pending.charge.call.id) for pending in recorded))
             return True
