@@ -16,7 +16,7 @@ from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.ledger import Call, Charge
 from foveate.engine.spending.observed_admission import record_orphans
 from foveate.model import CacheUsage, Savings, Usage
-from foveate.store.outbox import FileOutbox, FileWriteAheadLog
+from foveate.store.outbox import FileOutbox, FileWriteAheadLog, try_lock
 from tests.support.harness.example_limits import limit_examples
 from tests.support.stores.ledger_records import CALL, CHARGE, NOON
 from tests.support.stores.memory_ledger import InMemoryLedger, ManualSleeps
@@ -127,6 +127,23 @@ async def test_a_cancelled_settlement_leaves_nothing_in_the_log_once_it_is_recor
     assert ledger.charged_ids == [CHARGE.call.id]
     log.close()
     assert list_files(tmp_path) == []
+
+
+async def test_calls_in_a_log_that_is_replaced_while_it_is_claimed_are_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, outbox = FileWriteAheadLog(tmp_path, max_bytes=1), FileOutbox(tmp_path)
+    log.append(make_named_charge("in flight"))
+
+    def lock_replaced_file(file: int) -> bool:
+        """Lock a file that was opened just before its process replaced it."""
+        log.append(make_named_charge("another"))
+        return try_lock(file)
+
+    monkeypatch.setattr("foveate.store.outbox.try_lock", lock_replaced_file)
+    assert await outbox.orphans() == []
+    await outbox.close()
+    log.close()
 
 
 def test_recorded_charges_leave_nothing_in_the_log(tmp_path: Path) -> None:

@@ -148,11 +148,15 @@ class FileOutbox:
         return orphans
 
     def _claim_file(self, path: Path) -> OrphanedFile | None:
-        """Lock and read a file; None if another process holds it."""
+        """Lock and read a file; None if another process holds it.
+
+        Raises:
+            FileNotFoundError: its process replaced or removed it before it was locked here.
+        """
         file = os.open(path, os.O_RDWR)
         orphan: OrphanedFile | None = None
         try:
-            if try_lock(file):
+            if try_lock(file) and os.path.samestat(path.stat(), os.fstat(file)):
                 orphan = _read_charges(path, file)
                 self._orphans[path] = file  # only after reading: an unread file must not be removed
         finally:
