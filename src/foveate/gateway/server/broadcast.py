@@ -4,7 +4,8 @@ Each worker writes to a ring of its own, and all others read it. A ring has two 
 records lie between `starts` and `ends`. The writer moves `starts` before it overwrites a record, so a reader
 that finds it moved after copying knows which of its records are torn; and it moves `ends` after a record is
 complete, so nothing is seen of a record that a killed process was writing. A checksum covers processors that
-show writes in another order.
+show writes in another order: it includes the position, so that neither an old record nor empty memory is taken
+for a new record.
 """
 
 import mmap
@@ -67,9 +68,9 @@ class WorkerBroadcast:
 
     def publish(self, record: bytes) -> None:
         """Add a record to the ring of this worker, in place of its oldest ones if there is no room."""
-        padding = bytes(-len(record) % _ALIGNMENT)
-        data = _HEAD.pack(len(record), zlib.crc32(record), self._generation) + record + padding
         start, end, ring = self._starts[self._worker], self._ends[self._worker], self._rings[self._worker]
+        checksum = _compute_checksum(record, end, self._generation)
+        data = _HEAD.pack(len(record), checksum, self._generation) + record + bytes(-len(record) % _ALIGNMENT)
         if len(data) > self._ring_bytes:
             return
         while end + len(data) - start > self._ring_bytes:
@@ -100,7 +101,7 @@ class WorkerBroadcast:
             length, checksum, generation = _HEAD.unpack_from(data, intact - start)
             at = intact - start + _HEAD.size
             record = data[at : at + length]
-            if zlib.crc32(record) != checksum:  # not visible yet
+            if _compute_checksum(record, intact, generation) != checksum:  # not visible yet
                 break
             intact += _padded_bytes(length)
             yield Sender(worker, generation), record
@@ -115,6 +116,10 @@ def _create_memory_file() -> int:
         return os.memfd_create("foveate-broadcast")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def _compute_checksum(record: bytes, position: int, generation: int) -> int:
+    return zlib.crc32(record, (position + 1 + generation) & 0xFFFF_FFFF)  # of 0, that of nothing would be 0
 
 
 def _padded_bytes(length: int) -> int:

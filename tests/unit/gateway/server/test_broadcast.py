@@ -122,6 +122,27 @@ def test_a_damaged_record_ends_the_reading_until_it_is_overwritten(
     assert received(reader) == [b"late"]
 
 
+@pytest.mark.parametrize("published_before", [0, 4])
+def test_memory_that_does_not_show_a_new_record_yet_is_not_taken_for_it(
+    supervisor: WorkerBroadcast, open_worker: OpenWorker, published_before: int
+) -> None:
+    """On some processors, the end of the ring can be seen before the record: an old one or none is there."""
+    writer, reader = open_worker(0), open_worker(1)
+    for number in range(published_before):
+        writer.publish(bytes([number]) * QUARTER)
+    assert len(received(reader)) == published_before
+    at = 3 * 3 * 8  # after three positions of three workers
+    old = os.pread(supervisor.descriptor, RING_BYTES, at)
+    writer.publish(b"n" * QUARTER)
+    new = os.pread(supervisor.descriptor, RING_BYTES, at)
+    os.pwrite(supervisor.descriptor, old, at)
+
+    assert received(reader) == []
+    os.pwrite(supervisor.descriptor, new, at)
+    assert received(reader) == [b"n" * QUARTER]
+    assert reader.missed == 0
+
+
 def test_a_new_process_of_a_worker_learns_what_the_old_one_sent(
     supervisor: WorkerBroadcast, open_worker: OpenWorker
 ) -> None:
