@@ -122,7 +122,7 @@ class RecentSessions:
 
     def _learn(self, sender: Sender, record: _Begin | _End) -> None:
         if isinstance(record, _Begin):
-            if self.newer_state(record.session) is record.session:
+            if self.newer_state(record.session) == record.session:  # equal if it repeats its last request
                 self._remember(record.session)
                 self._in_flight_elsewhere.put(record.session.id, (sender, record.session.tip))
             return

@@ -435,6 +435,16 @@ async def test_a_retry_at_another_worker_continues_the_request_that_failed() -> 
     assert failed.id != running.id
 
 
+async def test_a_retry_in_flight_at_another_worker_is_not_retried_again() -> None:
+    worker_a, worker_b = start_workers(InMemorySessionStore())
+    failed = await worker_a.send(request_body([user("hello")]))
+    await failed.fail()
+    again = await worker_b.send(request_body([user("hello")]), headers=RETRY)
+    other = await worker_a.send(request_body([user("hello")]), headers=RETRY)
+
+    assert again.id == failed.id != other.id
+
+
 async def test_a_request_that_ended_without_a_response_is_known_to_other_workers() -> None:
     worker_a, worker_b = start_workers(InMemorySessionStore())
     id_ = (await worker_a.send(request_body([user("hello")]))).id
