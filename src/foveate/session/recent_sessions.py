@@ -118,6 +118,7 @@ class RecentSessions:
                 self._learn(sender, _DECODER.decode(encoded))
         if self._missed != self._broadcast.missed:
             self._missed, self._incomplete_until = self._broadcast.missed, now + _INCOMPLETE_SECONDS
+        self._incomplete_until = min(self._incomplete_until, now + _INCOMPLETE_SECONDS)  # a clock may step back
         self.is_complete = now >= self._incomplete_until
 
     def _learn(self, sender: Sender, record: _Begin | _End) -> None:

@@ -425,6 +425,18 @@ async def test_a_session_whose_answer_was_changed_is_not_matched_if_a_worker_mis
     assert later.id == first.id
 
 
+async def test_a_clock_that_steps_back_does_not_prolong_the_doubt_about_missed_requests() -> None:
+    worker_a, worker_b = start_workers(InMemorySessionStore(), ring_bytes=4096)
+    await worker_a.send_and_answer(user("something"), now=100_000.0)
+    for number in range(20):
+        await worker_b.send_and_answer(user(f"{number}"), now=100_000.0)
+    await worker_a.send_and_answer(user("else"), now=100_001.0)  # some were missed
+    first = await worker_a.send_and_answer(user("hello"), answer="Hi.", now=1.0)
+    later = await worker_a.send(request_body([user("hello"), model("(an answer)"), user("more")]), now=100.0)
+
+    assert later.id == first.id
+
+
 async def test_a_retry_at_another_worker_continues_the_request_that_failed() -> None:
     worker_a, worker_b = start_workers(InMemorySessionStore())
     running = await worker_a.send(request_body([user("hello")]))
