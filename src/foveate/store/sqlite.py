@@ -294,16 +294,18 @@ class SQLiteDatabase:
         return connection
 
     def _reset_connection(self, error: Exception) -> None:
-        """Roll back, or close the connection if `error` may have damaged it."""
+        """Roll back, or close the connection if `error` may have damaged it, or if that fails."""
         connection: sqlite3.Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
             return
         if _primary_error_code(error) in _TRANSIENT_ERRORS or not isinstance(error, sqlite3.DatabaseError):
-            if connection.in_transaction:
-                connection.rollback()
-        else:
-            self._thread_local.connection = None
-            self._connections.discard(connection)
+            with suppress(sqlite3.DatabaseError):
+                if connection.in_transaction:
+                    connection.rollback()
+                return
+        self._thread_local.connection = None
+        self._connections.discard(connection)
+        with suppress(sqlite3.DatabaseError):
             connection.close()
 
     def _run_writer(self) -> None:

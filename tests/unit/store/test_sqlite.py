@@ -10,6 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from foveate.errors import StoreUnavailable
+from foveate.store.database import Transaction
 from foveate.store.sqlite import SQLiteDatabase, WriterQueue
 from tests.support.oracles.system_state import wait_until
 
@@ -105,3 +106,35 @@ async def test_a_lookup_in_a_deleted_file_is_rejected(database: SQLiteDatabase) 
 
     with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
         await database.look_up("SELECT 1", ())
+
+
+class FailingConnection:
+    """A connection that can neither roll back nor be closed."""
+
+    in_transaction = True
+
+    def rollback(self) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    close = rollback
+
+
+async def test_writing_continues_with_a_new_connection_if_a_transaction_cannot_be_rolled_back(
+    database: SQLiteDatabase,
+) -> None:
+    """Regression: the thread that writes ended, and all later writes waited for ever."""
+    connections: list[sqlite3.Connection] = []
+
+    def fail(_: Transaction) -> None:
+        connections.append(database._thread_local.connection)
+        database._thread_local.connection = FailingConnection()
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        await asyncio.wait_for(database.write(fail, is_idempotent=True), 10)
+    connections[0].rollback()  # as the operating system does once the disk works
+    row = await asyncio.wait_for(
+        database.write(lambda transaction: transaction.fetch_all("SELECT 1"), is_idempotent=True), 10
+    )
+
+    assert row == [(1,)]
