@@ -59,8 +59,8 @@ class DaemonThreadPool:
                 thread = threading.Thread(
                     target=self._run_tasks, args=(own_queue,), name=self._name, daemon=True
                 )
-                self._threads.append(thread)
                 thread.start()
+                self._threads.append(thread)
             else:
                 self._queued.append(task)
 
