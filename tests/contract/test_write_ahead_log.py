@@ -1,6 +1,7 @@
 """The write-ahead log: no call is lost with its process, and none is recorded twice."""
 
 import asyncio
+import errno
 import logging
 import os
 from decimal import Decimal
@@ -359,6 +360,25 @@ async def test_on_a_full_disk_calls_continue_and_the_error_is_logged_once(
     admission.log_charge(make_named_charge("one"))
     assert (await admission.settle(make_named_charge("one"))).outcome is SettlementOutcome.RECORDED
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+def test_calls_are_logged_in_the_old_file_if_no_new_one_can_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = FileWriteAheadLog(tmp_path, max_bytes=1)
+    log.append(make_named_charge("first"))
+
+    def fail(*_: object, **__: object) -> tuple[Path, int]:
+        raise OSError(errno.EMFILE, "no descriptors are left")
+
+    monkeypatch.setattr("foveate.store.outbox.create_locked_file", fail)
+    log.append(make_named_charge("second"))
+    (path,) = tmp_path.iterdir()
+    lines = path.read_bytes()
+    log.close()
+
+    assert b'"first"' in lines
+    assert b'"second"' in lines
 
 
 def test_the_file_stays_small_with_many_calls_in_flight(tmp_path: Path) -> None:

@@ -259,13 +259,14 @@ class FileWriteAheadLog:
     def _rewrite(self) -> None:
         """Copy the lines in use to a new file; the old one stays until the new one is complete."""
         old_path, old_file, old_size = self._path, self._file, self._size
-        self._path, self._file = create_locked_file(self._folder, is_synced=False)
-        self._size = 0
         try:
+            self._path, self._file = create_locked_file(self._folder, is_synced=False)
+            self._size = 0
             self._append(b"".join(self._lines.values()))
         except OSError:
-            self._path.unlink(missing_ok=True)
-            os.close(self._file)
+            if self._file is not None and self._file != old_file:
+                self._path.unlink(missing_ok=True)
+                os.close(self._file)
             self._path, self._file, self._size = old_path, old_file, old_size
             self._rewrite_at_bytes *= 2
             return
