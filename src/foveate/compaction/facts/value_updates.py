@@ -5,6 +5,7 @@ and the assistant repeats it with what it belongs to ("Then the left bed becomes
 compared with those of earlier statements of the same type and unit, by the words in the same part of the
 sentence: those of the person, and those of the assistant just before and after. If the sentence does not name
 what the value is of ("It's called …", "We're landing on …"), the only other value of the same form is meant.
+After a sentence that gives the reason, one word in common is enough.
 """
 
 import re
@@ -15,6 +16,7 @@ from functools import lru_cache
 from itertools import repeat
 
 from foveate.compaction.facts.amendments import OMITTED, find_unit_end
+from foveate.compaction.facts.contrasts import are_in_same_slot, have_other_qualifiers
 from foveate.compaction.facts.language import language
 from foveate.compaction.facts.statements import Statement
 from foveate.compaction.facts.subjects import Subject, ValueType, find_subject, split_words
@@ -118,6 +120,8 @@ class ValueIndex:
                 or (says_little and (statement.subject.has_cue or any(view.has_cue for view in views[1:])))
             ):
                 change = self._find_only(statement, mention, known, replaced, are_different)
+            if change is None and announcing:
+                change = self._find_explained(statement, mention, announcing[0], known, replaced)
             if change is not None and change.old.normal != mention.normal:
                 yield change
 
@@ -211,6 +215,47 @@ class ValueIndex:
                     subjects = _find_part_subject(new.part), _find_part_subject(change.old.part)
                 return None if is_same_message or are_different(*subjects) else change
         return None
+
+    def _find_explained(
+        self,
+        statement: Statement,
+        new: Mention,
+        before: Statement,
+        known: Sequence[Statement],
+        replaced: Mapping[int, int],
+    ) -> ChangedValue | None:
+        """The only value of the same form with a word in common, after a sentence that gives the reason.
+
+        "The server listens on port 3307." "The network was divided. MariaDB is reachable on port 3310."
+        """
+        subject = statement.subject
+        part = _find_part_subject(new.part)
+        if new.value_type is ValueType.NAME or part.is_negated or subject.is_step or not _near_in_part(new):
+            return None
+        hard = [mention for mention in _hard_mentions(statement.text) if is_same_kind(mention, new)]
+        if len(hard) > 1:
+            return None
+        view = _View(new, find_mentions(statement.text).stems | find_mentions(before.text).stems, has_cue=False)
+        found: list[tuple[int, ChangedValue]] = []
+        for number, old in self._candidates([view]):
+            earlier = known[number]
+            if (
+                number in replaced
+                or earlier.message_index >= statement.message_index
+                or not _is_similar(new, old)
+                or _find_part_subject(old.part).is_negated
+            ):
+                continue
+            parts = part, _find_part_subject(old.part)
+            if are_in_same_slot(*parts) or have_other_qualifiers(*parts):
+                continue
+            own = _near_in_part(old)
+            shared = 2 * _count_shared(new.near, own) + _count_shared(view.context, own)
+            if shared:
+                found.append((shared, ChangedValue(number, old, new)))
+        most = max((shared for shared, _ in found), default=0)
+        best = {change.old.normal: change for shared, change in found if shared == most}
+        return next(iter(best.values())) if len(best) == 1 else None
 
     def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
         keys = {
@@ -377,6 +422,26 @@ def _has_same_form(new: Mention, old: Mention) -> bool:
         return False
     signs = find_signs(new.value)
     return bool(new.unit) or new.value_type is not ValueType.NUMBER or signs == find_signs(old.value) != set()
+
+
+def _is_similar(new: Mention, old: Mention) -> bool:
+    """Return whether two values look alike: also "3307" and "3310", but not "ep1" and "ep2"."""
+    if _VERSION.fullmatch(new.value) and _VERSION.fullmatch(old.value):
+        return True
+    if new.value_type is old.value_type is ValueType.NUMBER and not new.unit and not old.unit:
+        are_codes = all(
+            mention.value.isdigit() and not _YEAR.fullmatch(mention.value) for mention in (new, old)
+        )
+        return are_codes and len(new.value) == len(old.value) > _MAX_COUNT_DIGITS
+    if new.value_type is ValueType.CODE and new.value.rstrip("0123456789") == old.value.rstrip("0123456789"):
+        return False
+    return _has_same_form(new, old) and _NAMED_PERIOD.fullmatch(old.value) is None
+
+
+_VERSION = re.compile(r"\d{1,3}\.\d{1,3}")
+_YEAR = re.compile(r"1[5-9]\d\d|20\d\d")
+_MAX_COUNT_DIGITS = 2
+_NAMED_PERIOD = re.compile(r"[^\W\d]+")
 
 
 def find_signs(value: str) -> set[str]:

@@ -230,6 +230,45 @@ def test_other_words_for_the_same_are_no_contrast() -> None:
     assert find_updates(statements, no_similarity).replaced == {}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("The broker listens on port 5671.", "IT split the segment. Clients connect on port 5683.", "5671"),
+        (
+            "We ride to Bern on 3 March.",
+            "The strike was announced. We ride out on 5 March by coach.",
+            "3 March",
+        ),
+        (
+            "Next is Marta at 12 Mill Lane, with the dog.",
+            "So Marta found a flat! She lives at 8 Dock Road.",
+            "Mill Lane",
+        ),
+        ("We allow 40 uploads a day.", "The host wrote to us. We get 90 uploads on this tariff.", "40"),
+        ("We put 500 euros aside in coins.", "My aunt persuaded me. We carry 300 euros in coins.", "500"),
+    ],
+)
+def test_a_value_after_the_reason_replaces_the_one_with_a_common_word(old: str, new: str, value: str) -> None:
+    assert value in current_text(old)
+    assert value not in current_text(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("Joseph was born in 1871.", "The Bible settles it. Mary was born in 1874.", "1871"),
+        ("The van is paid on 3 March.", "One more thing. The dog is washed on 5 March.", "3 March"),
+        (
+            "The hall opens on 3 March. The bar opens on 4 March.",
+            "The roof is dry. Doors open on 9 March.",
+            "4 March",
+        ),
+    ],
+)
+def test_a_value_of_something_else_stays_after_a_reason(old: str, new: str, value: str) -> None:
+    assert value in current_text(old, new)
+
+
 def test_other_parts_of_a_changed_statement_stay() -> None:
     said = current_text("Hive one is calm, marked blue, 7 frames of brood.", "Hive one: 8 frames of brood now.")
 
