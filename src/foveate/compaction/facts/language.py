@@ -30,6 +30,8 @@ class Language:
     interjections: re.Pattern[str]
     fillers: re.Pattern[str]
     clause_words: frozenset[str]
+    comment_subjects: frozenset[str]
+    hedges: re.Pattern[str]
     attribute_cues: frozenset[str]
     determiners: frozenset[str]
     prepositions: frozenset[str]
@@ -78,6 +80,8 @@ def language() -> Language:
         interjections=compile_phrases(table["interjections"]),
         fillers=compile_phrases(table["fillers"]),
         clause_words=frozenset(table["clause_words"]),
+        comment_subjects=frozenset(table["comment_subjects"]),
+        hedges=compile_phrases(table["hedges"]),
         attribute_cues=frozenset(table["attribute_cues"]),
         determiners=frozenset(table["determiners"]),
         prepositions=frozenset(table["prepositions"]),

@@ -16,7 +16,7 @@ from foveate.compaction.facts.amendments import OMITTED
 from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.prose import find_label, strip_label
 from foveate.compaction.facts.rules import FactKind
-from foveate.compaction.facts.sentences import find_phrase, normalize_letters
+from foveate.compaction.facts.sentences import find_phrase, is_question, normalize_letters
 from foveate.compaction.facts.statements import (
     ASSISTANT_PREFIX,
     LINE_START,
@@ -50,7 +50,7 @@ _MAX_DISTANCE = 12
 _MIN_TOKENS = 4
 
 # How much each thing counts that a clause says, if the other side repeats it, and if not: what nobody repeats
-# is mostly told by the way. Fitted on conversations of everyday domains.
+# is mostly told by the way, if the other side repeats much. Fitted on conversations of everyday domains.
 _CODE_WEIGHTS = 3.0, 2.0
 _VALUE_WEIGHTS = {
     ValueType.DATE: (2.4, 1.5),
@@ -64,20 +64,24 @@ _VALUE_WEIGHTS = {
 }
 _WORD_WEIGHTS = 0.9, 0.06
 _RULE_WEIGHTS = 1.4, 0.5
-_LABEL_WEIGHT = 3.4
+# The share of values that the other side repeats, from which on the lack of a repetition tells all that it can.
+# Below it, rules and values in figures count as if they were repeated, and other traits of a clause tell more.
+_FULL_REPETITION = 0.2
+_UPDATE_FACTOR, _HEDGE_FACTOR, _PRONOUN_FACTOR = 2.0, 0.6, 0.8
+_LABEL_WEIGHT = 10.0
 _SMALL_TALK_FACTOR = 0.5
 # A value without a word of its own, and the same value with other words, perhaps of something else.
 _ALONE_FACTOR, _ELSEWHERE_FACTOR = 0.1, 0.4
 # What only the assistant says is perhaps a proposal.
 _PROPOSAL_FACTOR = 0.7
-# A reply first repeats what was said, in few words, and then proposes something.
-_REPEATING_FACTOR, _PROPOSING_FACTOR = 1.2, 0.6
+# A reply first repeats what was said, in few words, and then proposes or explains something.
+_REPEATING_FACTOR, _PROPOSING_FACTOR, _ANSWERING_FACTOR = 1.2, 0.6, 0.6
 # Of what was said early, much is only the background.
 _FIRST_FACTOR, _LAST_FACTOR = 0.6, 1.4
 # A value is missing, which was replaced.
 _GAP_FACTOR = 0.4
 _QUOTED_FACTOR = 0.2
-_LINE_COST, _ASSISTANT_COST = 3.0, 1.0
+_LINE_COST = 3.0
 _CHARS_PER_TOKEN = 4
 # The same date, time or number may be that of something else; a code or a name is not.
 _AMBIGUOUS = frozenset((ValueType.DATE, ValueType.TIME, ValueType.NUMBER, ValueType.MONEY))
@@ -129,6 +133,8 @@ class ClauseChooser:
         self._count = count
         self._message_count = len(messages)
         self._sides = _Sides(messages)
+        self._habit = min(self._sides.find_repetition(statements) / _FULL_REPETITION, 1.0)
+        """How much it tells, from 0 to 1, that the other side does not repeat something."""
         self._said: dict[str, set[str]] = {}
         """What is carried, each with the words around it."""
         self._condensed = {_key(statement): self._condense(statement) for statement in statements}
@@ -178,8 +184,7 @@ class ClauseChooser:
     def _density(self, row: _Condensed, clauses: range) -> float:
         """How much the clauses say that is not carried yet, per token; 0 if nothing."""
         items: dict[str, float] = {}
-        cost = _LINE_COST + _ASSISTANT_COST * (row.statement.speaker is Speaker.MODEL)
-        cost = 1.0 if row.chosen else cost
+        cost = 1.0 if row.chosen else _LINE_COST
         for number in clauses:
             if number not in row.chosen:
                 clause = row.clauses[number]
@@ -198,12 +203,7 @@ class ClauseChooser:
         text = statement.text
         is_whole = statement.is_summary or statement.is_marked
         ranges = ((0, len(text)),) if is_whole else _clause_ranges(text)
-        other = self._sides.other_side(statement)
-        importance = self._importance(statement)
-        clauses = (
-            _Clause(start, end, tuple(_find_items(statement, start, end, other, importance)))
-            for start, end in ranges
-        )
+        clauses = (_Clause(start, end, tuple(self._find_items(statement, start, end))) for start, end in ranges)
         return _Condensed(statement, tuple(clauses))
 
     def _importance(self, statement: Statement) -> float:
@@ -213,57 +213,80 @@ class ClauseChooser:
         importance = _FIRST_FACTOR + share * (_LAST_FACTOR - _FIRST_FACTOR)
         if statement.speaker is Speaker.MODEL:
             importance *= _PROPOSING_FACTOR if statement.start else _REPEATING_FACTOR
+            importance *= _ANSWERING_FACTOR if self._sides.is_answer(statement.message_index) else 1.0
         return importance
 
+    def _find_items(self, statement: Statement, start: int, end: int) -> Iterator[_Item]:
+        """What a clause says, with how much that counts, given what the other side says."""
+        text = statement.text[start:end]
+        is_model = statement.speaker is Speaker.MODEL
+        other = self._sides.other_side(statement)
+        factor = self._importance(statement) * (_QUOTED_FACTOR if statement.is_quoted else 1.0)
+        if OMITTED in text:
+            factor *= _GAP_FACTOR
+        common = factor * (_SMALL_TALK_FACTOR if statement.kind is StatementKind.OTHER else 1.0)
+        if not is_model and self._habit < 1:
+            common *= _find_trait_factor(normalize_letters(text)) ** (1 - self._habit)
 
-def _find_items(
-    statement: Statement, start: int, end: int, other: "_Wording", importance: float
-) -> Iterator[_Item]:
-    """What a clause says, with how much that counts, given what the other side says."""
-    text = statement.text[start:end]
-    is_model = statement.speaker is Speaker.MODEL
-    factor = importance * (_QUOTED_FACTOR if statement.is_quoted else 1.0)
-    if OMITTED in text:
-        factor *= _GAP_FACTOR
-    common = factor * (_SMALL_TALK_FACTOR if statement.kind is StatementKind.OTHER else 1.0)
+        def weigh(weights: tuple[float, float], *, is_repeated: bool, is_exact: bool = False) -> float:
+            repeated, unrepeated = weights
+            if statement.is_summary or is_repeated:
+                return repeated * common
+            if is_model:
+                return unrepeated * common * _PROPOSAL_FACTOR * self._habit
+            rise = (repeated - unrepeated) * (1 - self._habit) if is_exact else 0.0
+            return (unrepeated + rise) * common
 
-    def weigh(weights: tuple[float, float], *, is_repeated: bool) -> float:
-        if statement.is_summary or is_repeated:
-            return weights[0] * common
-        return weights[1] * common * (_PROPOSAL_FACTOR if is_model else 1.0)
+        mentions = [
+            mention for mention in find_mentions(statement.text).mentions if start <= mention.start < end
+        ]
+        values = {word for mention in mentions for word in split_words(mention.value)}
+        words = dict.fromkeys(
+            word
+            for word in split_words(text.lower())
+            if len(word) > 1 and word not in values and word not in language().function_words
+        )
+        value_factor = _ALONE_FACTOR if not words and len(mentions) == 1 else 1.0
+        for mention in mentions:
+            weights = _VALUE_WEIGHTS[mention.value_type]
+            if mention.value_type is ValueType.NAME:
+                names = mention.value.split()
+                for name in names:
+                    weight = weigh(weights, is_repeated=name in other.words) / len(names)
+                    yield _Item(name, weight * value_factor)
+            else:
+                weight = weigh(
+                    weights,
+                    is_repeated=mention.normal in other.values,
+                    is_exact=mention.value_type is not ValueType.NUMBER or mention.value[0].isdigit(),
+                )
+                near = mention.near if mention.value_type in _AMBIGUOUS else frozenset[str]()
+                yield _Item(mention.normal, weight * value_factor, near)
+        stems = dict.fromkeys(map(find_stem, words))
+        for stem in stems:
+            yield _Item(stem, weigh(_WORD_WEIGHTS, is_repeated=stem in other.words))
+        if is_model:
+            return
+        place = f"{statement.message_index}:{statement.text_index}:{statement.start + start}"
+        if statement.is_marked:
+            yield _Item(f"label {place}", _LABEL_WEIGHT * factor)
+        elif statement.kind is StatementKind.CONSTRAINT and find_phrase(
+            FactKind.CONSTRAINT, normalize_letters(text)
+        ):
+            is_repeated = not other.words.isdisjoint(stems)
+            yield _Item(f"rule {place}", weigh(_RULE_WEIGHTS, is_repeated=is_repeated, is_exact=True))
 
-    mentions = [mention for mention in find_mentions(statement.text).mentions if start <= mention.start < end]
-    values = {word for mention in mentions for word in split_words(mention.value)}
-    words = dict.fromkeys(
-        word
-        for word in split_words(text.lower())
-        if len(word) > 1 and word not in values and word not in language().function_words
-    )
-    value_factor = _ALONE_FACTOR if not words and len(mentions) == 1 else 1.0
-    for mention in mentions:
-        weights = _VALUE_WEIGHTS[mention.value_type]
-        if mention.value_type is ValueType.NAME:
-            names = mention.value.split()
-            for name in names:
-                weight = weigh(weights, is_repeated=name in other.words) / len(names)
-                yield _Item(name, weight * value_factor)
-        else:
-            weight = weigh(weights, is_repeated=mention.normal in other.values)
-            near = mention.near if mention.value_type in _AMBIGUOUS else frozenset[str]()
-            yield _Item(mention.normal, weight * value_factor, near)
-    stems = dict.fromkeys(map(find_stem, words))
-    for stem in stems:
-        yield _Item(stem, weigh(_WORD_WEIGHTS, is_repeated=stem in other.words))
-    if is_model:
-        return
-    place = f"{statement.message_index}:{statement.text_index}:{statement.start + start}"
-    if statement.is_marked:
-        yield _Item(f"label {place}", _LABEL_WEIGHT * factor)
-    elif statement.kind is StatementKind.CONSTRAINT and find_phrase(
-        FactKind.CONSTRAINT, normalize_letters(text)
-    ):
-        is_repeated = not other.words.isdisjoint(stems)
-        yield _Item(f"rule {place}", _RULE_WEIGHTS[not is_repeated] * factor)
+
+def _find_trait_factor(text: str) -> float:
+    """How much more a clause counts if it announces a change, or less if it is a guess or a comment."""
+    words = language()
+    factor = _UPDATE_FACTOR if words.update_cues.search(text) else 1.0
+    if words.hedges.search(text):
+        factor *= _HEDGE_FACTOR
+    first_word = _WORDS.search(_trim(text).lower())
+    if first_word and first_word[0].partition("'")[0] in words.comment_subjects:
+        factor *= _PRONOUN_FACTOR
+    return factor
 
 
 def _key(statement: Statement) -> tuple[int, int, int, str]:
@@ -346,6 +369,21 @@ class _Sides:
         if known is None:
             known = self._others[index] = self._find_others(index)
         return known
+
+    def is_answer(self, index: int) -> bool:
+        """Return whether a message follows a question of the other side."""
+        return index > 0 and any(map(is_question, self._texts(index - 1)))
+
+    def find_repetition(self, statements: Iterable[Statement]) -> float:
+        """The share of the values in what people say that the other side repeats."""
+        repeated = [
+            mention.normal in self.other_side(statement).values
+            for statement in statements
+            if statement.speaker is Speaker.USER and not statement.is_summary
+            for mention in find_mentions(statement.text).mentions
+            if mention.value_type is not ValueType.NAME
+        ]
+        return sum(repeated) / (len(repeated) + 1)
 
     def _find_others(self, index: int) -> _Wording:
         found: list[_Wording] = []

@@ -89,7 +89,7 @@ _HEADINGS_SHARE = 0.02
 # they want: a short summary does without the goal, and constraints come first only if they take a small share.
 _RULES_SHARE = 0.50
 _WHOLE_RULES_SHARE = 0.05
-_GOAL_SHARE, _CHAT_GOAL_SHARE = 0.16, 0.05
+_GOAL_SHARE, _CHAT_GOAL_SHARE = 0.16, 0.035
 _MARKED_SHARE, _CHAT_MARKED_SHARE = 0.35, 0.60
 # That of statements, if the assistant works with tools, whose names matter as well.
 _STATEMENTS_SHARE = 0.11
@@ -181,6 +181,8 @@ def summarize_by_rules(
     summary.fill(map(_statement_entry, marked), share_tokens=int(limit_tokens * marked_share))
     sections = _section_entries(messages, ranked)
     for section, share in _SHARES.items():
+        if section is _SummarySection.STATE and not has_work:
+            continue  # People end a conversation with thanks.
         summary.fill(sections[section], share_tokens=int(limit_tokens * share))
     chooser.cover(summary.quoted_statements())
     useful = [statement for statement in statements if _says_something(statement)]

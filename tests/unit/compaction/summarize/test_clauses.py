@@ -129,3 +129,21 @@ def test_a_label_that_only_names_a_topic_does_not_come_first() -> None:
     assert topic in summarize(
         [{"role": "user", "content": topic.replace("Sheep:", "RULE:")}, *messages[1:]], 40
     ).replace("RULE:", "Sheep:")
+
+
+def test_values_come_before_comments_if_the_assistant_repeats_nothing() -> None:
+    turns = [
+        ("The shed is opened with 4182. It was raining all week, I loved watching it.", "Rain helps."),
+        ("Fertiliser costs 19 euros. They talked for an hour about their tomatoes.", "Everybody likes those."),
+        ("The well is 12 metres deep. Perhaps the neighbours would help us dig.", "Ask them soon."),
+    ]
+    messages = [
+        {"role": role, "content": text}
+        for turn in turns
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+
+    summary = summarize(messages, 36)
+
+    assert all(fact in summary for fact in ("The shed is opened with 4182", "19 euros", "12 metres"))
+    assert not any(talk in summary for talk in ("tomatoes", "neighbours"))
