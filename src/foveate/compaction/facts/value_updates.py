@@ -120,8 +120,13 @@ class ValueIndex:
                 or (says_little and (statement.subject.has_cue or any(view.has_cue for view in views[1:])))
             ):
                 change = self._find_only(statement, mention, known, replaced, are_different)
-            if change is None and announcing:
-                change = self._find_explained(statement, mention, announcing[0], known, replaced)
+            # "The builders stay, we can't move till 3 September."
+            is_reason_in_front = mention.value_type in _NAMED_TYPES and not statement.text.startswith(
+                mention.part
+            )
+            is_explained = bool(announcing) or is_reason_in_front
+            if change is None and is_explained:
+                change = self._find_explained(statement, mention, announcing, known, replaced)
             if change is not None and change.old.normal != mention.normal:
                 yield change
 
@@ -220,24 +225,30 @@ class ValueIndex:
         self,
         statement: Statement,
         new: Mention,
-        before: Statement,
+        announcing: Sequence[Statement],
         known: Sequence[Statement],
         replaced: Mapping[int, int],
     ) -> ChangedValue | None:
-        """The only value of the same form with a word in common, after a sentence that gives the reason.
+        """The only value of the same form with a word in common, after a clause that gives the reason.
+
+        After a sentence that announces a change, no word need be the same for the only date or amount.
 
         "The server listens on port 3307." "The network was divided. MariaDB is reachable on port 3310."
         """
         subject = statement.subject
         part = _find_part_subject(new.part)
-        if new.value_type is ValueType.NAME or part.is_negated or subject.is_step or not _near_in_part(new):
+        if new.value_type is ValueType.NAME or subject.is_step or not _near_in_part(new):
+            return None
+        if part.is_negated and not language().time_limits.search(new.part):
             return None
         hard = [mention for mention in _hard_mentions(statement.text) if is_same_kind(mention, new)]
         if len(hard) > 1:
             return None
-        view = _View(new, find_mentions(statement.text).stems | find_mentions(before.text).stems, has_cue=False)
+        stems = (find_mentions(said.text).stems for said in (*announcing, statement) if announcing)
+        view = _View(new, frozenset[str]().union(*stems), has_cue=False)
         found: list[tuple[int, ChangedValue]] = []
-        for number, old in self._candidates([view]):
+        rates = [(number, old) for number, old in self._recent if _is_share(new) and _is_share(old)]
+        for number, old in (*self._candidates([view]), *rates):
             earlier = known[number]
             if (
                 number in replaced
@@ -251,10 +262,21 @@ class ValueIndex:
                 continue
             own = _near_in_part(old)
             shared = 2 * _count_shared(new.near, own) + _count_shared(view.context, own)
+            if _is_share(new) and _is_share(old):
+                shared += 2
             if shared:
                 found.append((shared, ChangedValue(number, old, new)))
         most = max((shared for shared, _ in found), default=0)
         best = {change.old.normal: change for shared, change in found if shared == most}
+        if not found and any(said.subject.has_cue for said in announcing):
+            best = {
+                old.normal: ChangedValue(number, old, new)
+                for number, old in self._recent
+                if number not in replaced
+                and known[number].message_index < statement.message_index
+                and new.value_type in (ValueType.DATE, ValueType.MONEY)
+                and _is_similar(new, old)
+            }
         return next(iter(best.values())) if len(best) == 1 else None
 
     def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
@@ -424,6 +446,11 @@ def _has_same_form(new: Mention, old: Mention) -> bool:
     return bool(new.unit) or new.value_type is not ValueType.NUMBER or signs == find_signs(old.value) != set()
 
 
+def _is_share(mention: Mention) -> bool:
+    """Return whether an amount is what each person pays."""
+    return mention.value_type is ValueType.MONEY and language().shares.search(mention.part) is not None
+
+
 def _is_similar(new: Mention, old: Mention) -> bool:
     """Return whether two values look alike: also "3307" and "3310", but not "ep1" and "ep2"."""
     if _VERSION.fullmatch(new.value) and _VERSION.fullmatch(old.value):
@@ -435,7 +462,9 @@ def _is_similar(new: Mention, old: Mention) -> bool:
         return are_codes and len(new.value) == len(old.value) > _MAX_COUNT_DIGITS
     if new.value_type is ValueType.CODE and new.value.rstrip("0123456789") == old.value.rstrip("0123456789"):
         return False
-    return _has_same_form(new, old) and _NAMED_PERIOD.fullmatch(old.value) is None
+    return _has_same_form(new, old) and not any(
+        _NAMED_PERIOD.fullmatch(mention.value) for mention in (new, old)
+    )
 
 
 _VERSION = re.compile(r"\d{1,3}\.\d{1,3}")
