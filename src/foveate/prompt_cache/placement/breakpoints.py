@@ -12,7 +12,7 @@ positions back, so if a turn adds many blocks, one breakpoint has to stay near t
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from math import inf
@@ -42,6 +42,8 @@ _Savings = tuple[float, float, float, float, float]
 _Weights = tuple[int, int, int, bool, _Savings, _Savings]
 # The last blocks of a system prompt are candidates, since what changes is at its end.
 _SYSTEM_CANDIDATES = 2
+# A message may have 100,000 blocks, and this runs on the event loop.
+_MAX_SEARCHED_PIECES = 2_000
 # More than the rounding error of sums over a prompt's tokens.
 _ROUNDING_TOKENS = 0.001
 
@@ -548,8 +550,7 @@ def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: Place
         *_last_accepting(pieces, range(history, stable_pieces), 2),
     }
     if last < system_end:
-        turns = [at for at in range(history, stable_pieces) if pieces[at].accepts_breakpoint][:-1]
-        candidates.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
+        candidates.update(_last_turn_ends(pieces, range(history, stable_pieces)))
     live = (
         last,
         costs.last_long_entry,
@@ -565,6 +566,11 @@ def _last_accepting(pieces: Sequence[PromptPiece], among: range, limit: int) -> 
 
 def _first_accepting(pieces: Sequence[PromptPiece], among: range) -> list[int]:
     return list(islice((at for at in among if pieces[at].accepts_breakpoint), 1))
+
+
+def _last_turn_ends(pieces: Sequence[PromptPiece], among: range) -> Iterable[int]:
+    accepting = (at for at in reversed(among[-_MAX_SEARCHED_PIECES:]) if pieces[at].accepts_breakpoint)
+    return islice((at for at in islice(accepting, 1, None) if _is_turn_end(pieces, at)), 2)
 
 
 def _is_turn_end(pieces: Sequence[PromptPiece], at: int) -> bool:
