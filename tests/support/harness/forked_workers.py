@@ -2,8 +2,9 @@
 
 Each worker of pytest-xdist imports and collects all tests itself, which takes as long as hundreds of tests.
 Forks share what one process has collected. A worker takes one file of tests after the other, so that fixtures
-of modules are set up once. Quick files are left for the end, when no worker is to wait long for another. They
-do not wait for anything, so one worker more than there are cores is enough: each loads much once more.
+of modules are set up once. As many workers as there are cores begin with files that compute, and all others with
+files that wait, so that all cores are busy all the time. Quick files do not wait for anything either, so one
+worker more than there are cores is enough for them: each loads much once more.
 
 With `--again-alone 5`, up to five tests that fail beside others run a second time when nothing else runs. Only
 the second outcome counts, and the summary shows how they failed at first: tests of real processes wait for
@@ -90,10 +91,12 @@ class _Dispatcher:
         self._to_repeat: deque[Test] = deque()
 
     def run(self, workers: int) -> None:
+        cores = os.cpu_count() or 1
         for number in range(workers):
-            # Waiting and computing tests at the same time keep all cores busy.
-            slow = (_BUSY, _WAITING) if number % 2 else (_WAITING, _BUSY)
-            self._start_worker((*slow, _QUICK) if number <= (os.cpu_count() or 1) else slow)
+            if number < cores:
+                self._start_worker((_BUSY, _QUICK, _WAITING))
+            else:
+                self._start_worker((_WAITING, _BUSY, _QUICK) if number == cores else (_WAITING, _BUSY))
         try:
             self._serve_all()
             self._max_repeated = 0
