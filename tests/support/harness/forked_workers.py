@@ -2,9 +2,9 @@
 
 Each worker of pytest-xdist imports and collects all tests itself, which takes as long as hundreds of tests.
 Forks share what one process has collected. A worker takes one file of tests after the other, so that fixtures
-of modules are set up once. As many workers as there are cores begin with files that compute, and all others with
-files that wait, so that all cores are busy all the time. Quick files do not wait for anything either, so one
-worker more than there are cores is enough for them: each loads much once more.
+of modules are set up once. As many workers as there are cores begin with files that compute, and all others
+with files that wait, so that all cores are busy all the time. Quick files do not wait for anything either, so
+one worker more than there are cores is enough for them: each loads much once more.
 
 With `--again-alone 5`, up to five tests that fail beside others run a second time when nothing else runs. Only
 the second outcome counts, and the summary shows how they failed at first: tests of real processes wait for
