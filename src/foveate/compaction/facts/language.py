@@ -31,8 +31,8 @@ class Language:
     refusals: re.Pattern[str]
     interjections: re.Pattern[str]
     fillers: re.Pattern[str]
+    bindings: frozenset[str]
     clause_words: frozenset[str]
-    comment_subjects: frozenset[str]
     hedges: re.Pattern[str]
     attribute_cues: frozenset[str]
     determiners: frozenset[str]
@@ -83,8 +83,8 @@ def language() -> Language:
         refusals=compile_phrases(table["refusals"]),
         interjections=compile_phrases(table["interjections"]),
         fillers=compile_phrases(table["fillers"]),
+        bindings=frozenset(table["bindings"]),
         clause_words=frozenset(table["clause_words"]),
-        comment_subjects=frozenset(table["comment_subjects"]),
         hedges=compile_phrases(table["hedges"]),
         attribute_cues=frozenset(table["attribute_cues"]),
         determiners=frozenset(table["determiners"]),

@@ -47,7 +47,9 @@ from foveate.compaction.facts.statements import (
     is_summary,
 )
 from foveate.compaction.facts.texts import MODEL_ROLES, Speaker, message_texts
-from foveate.compaction.summarize.clauses import ClauseChooser, TokenCounter, find_asking_clause
+from foveate.compaction.summarize.clause_choice import ClauseChooser, TokenCounter
+from foveate.compaction.summarize.clause_facts import ClauseWeights
+from foveate.compaction.summarize.clauses import find_asking_clause
 from foveate.errors import BadOption
 from foveate.model import Message, Text, ToolCall
 from foveate.tokens.offline_counters import counter_for
@@ -150,18 +152,19 @@ def summarize_by_rules(
     count: TokenCounter,
     tail: Sequence[Message] = (),
     fact_weights: Mapping[str, float] | None = None,
+    clause_weights: ClauseWeights | None = None,
 ) -> ExtractiveSummary:
     """Summarize `messages` within `limit_tokens`, as counted by `count`; empty if nothing fits.
 
     Names in `tail`, which follows the summary, are not repeated, and what it changes is left out.
-    `fact_weights` replace the default weights, for experiments.
+    `fact_weights` and `clause_weights` replace the default weights, for experiments.
     """
     conversation = read_conversation(messages, tail)
     ranked = rank_facts(conversation.facts, len(messages), fact_weights)
     statements = _rank_statements(conversation)
     outdated = {conversation.statements[number].text for number in conversation.replaced}
     summary = _SummaryBuilder(limit_tokens, count, outdated - {statement.text for statement in statements})
-    chooser = ClauseChooser(messages, statements, count)
+    chooser = ClauseChooser(messages, statements, count, clause_weights)
 
     def fill_clauses(chosen: Sequence[Statement], share: float = 1.0) -> bool:
         limit = min(int(limit_tokens * share), summary.room_tokens)

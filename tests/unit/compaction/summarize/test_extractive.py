@@ -126,7 +126,7 @@ def test_other_user_texts_are_included_if_there_is_room() -> None:
     lines = summarize(questions).splitlines()
 
     assert lines[-2:] == ["- now look at step number two, please", "- now look at step number three, please"]
-    assert len(summarize(questions, limit_tokens=24).splitlines()) == 2
+    assert len(summarize(questions, limit_tokens=18).splitlines()) == 2
     assert "asked first" in summarize(questions, limit_tokens=400)
 
 
