@@ -6,7 +6,7 @@ those of logistic regressions, whose weights in `clauses.toml` are fitted by `be
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import exp, log1p
@@ -62,6 +62,8 @@ class ClauseReader:
     def __init__(self, messages: Sequence[Message], statements: Sequence[Statement]) -> None:
         self._message_count = len(messages)
         self._sides = _Sides(messages)
+        self._repetition = self._sides.find_repetition(statements)
+        """How much of what people say the other side repeats."""
         self._places: dict[str, set[int]] = defaultdict(set)
         """The messages that contain a value or a stem."""
         for statement in statements:
@@ -107,6 +109,7 @@ class ClauseReader:
         share = statement.message_index / max(self._message_count, 1)
         return {
             "always": 1.0,
+            "repetition": self._repetition,
             "position": 1.0 if statement.is_summary else share,
             "words": log1p(len(words)),
             "first_sentence": float(statement.start == 0 and not statement.is_summary),
@@ -140,6 +143,7 @@ class ClauseReader:
                 "full_name": float(is_name and len(keys) > 1),
                 "leads": float(not _content_words(statement.text[clause.start : first.start].lower())),
                 "repeated": float(is_repeated),
+                "missing_repetition": 0.0 if is_repeated or is_model else self._repetition,
                 "model": float(is_model),
                 "model_new": float(is_model and not is_repeated),
                 "times": log1p(max(len(self._places[key]) for key in keys)),
@@ -211,6 +215,17 @@ class _Sides:
         if known is None:
             known = self._others[index] = self._find_others(index)
         return known
+
+    def find_repetition(self, statements: Iterable[Statement]) -> float:
+        """The share of the values in what people say that the other side repeats."""
+        repeated = [
+            mention.normal in self.other_side(statement).values
+            for statement in statements
+            if statement.speaker is Speaker.USER and not statement.is_summary
+            for mention in find_mentions(statement.text).mentions
+            if mention.value_type is not ValueType.NAME
+        ]
+        return sum(repeated) / (len(repeated) + 1)
 
     def _find_others(self, index: int) -> _Wording:
         found: list[_Wording] = []
