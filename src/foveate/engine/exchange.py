@@ -263,11 +263,11 @@ class Exchange:
 
     @property
     def has_complete_usage(self) -> bool:
-        """An interrupted stream may have reported only a part of its usage."""
+        """A stream that breaks off, even if its connection ends properly, may have reported only a part."""
         reader, usage = self._reader, self.usage
         if reader is None or usage is None or reader.has_failed or usage.is_empty:
             return False
-        return not self.is_interrupted or reader.is_complete
+        return reader.is_complete or (not self.is_interrupted and reader.has_stopped)
 
     @property
     def may_be_charged(self) -> bool:
@@ -419,6 +419,11 @@ class ResponseReader:
     @property
     def has_failed(self) -> bool:
         return self._stream is not None and self._stream.error is not None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Return whether a stream says why it ends, even if its final event is missing."""
+        return self._stream is None or bool(self._stream.stop_reason)
 
     @property
     def is_complete(self) -> bool:

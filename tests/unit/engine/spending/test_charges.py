@@ -363,6 +363,21 @@ async def test_partial_usage_has_an_unknown_price(is_interrupted: bool) -> None:
     assert capped.ledger.spent["total"] >= 900 * OPUS_IN + 400 * OPUS_OUT
 
 
+async def test_a_stream_that_ends_without_its_final_events_is_charged_its_output_so_far() -> None:
+    """Defect: if the connection ended properly, the first event was taken for the usage, with one token."""
+    capped = CappedEngine(total_cap("1"))
+    exchange = await capped.prepare(stream=True, max_tokens=5_000)
+    exchange.on_response_start(200, is_streaming=True)
+    for piece in (START, *[DELTA] * 200):
+        exchange.on_chunk(piece)
+    exchange.flush()
+    exchange.finish()
+    await exchange.wait_until_completed()
+
+    assert (capped.charge.dollars, capped.charge.is_partial) == (None, True)
+    assert capped.ledger.spent["total"] >= 900 * OPUS_IN + 400 * OPUS_OUT
+
+
 async def test_usage_received_before_the_client_left_is_recorded() -> None:
     capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare(stream=True)
