@@ -130,6 +130,6 @@ def _estimate_charge(exchange: Exchange, price: PriceUsage, options: SpendingOpt
     if output_tokens is None or ceiling is None:
         return None
     output_tokens = min(output_tokens, ceiling.output_tokens)
-    if usage is not None:
+    if usage is not None and usage.cache.input_tokens:  # some hosts begin with zeros
         return price(replace(usage, output_tokens=max(usage.output_tokens, output_tokens)))
     return replace(ceiling, output_tokens=output_tokens).dollars(options.prices)

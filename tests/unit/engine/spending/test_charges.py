@@ -378,6 +378,18 @@ async def test_a_stream_that_ends_without_its_final_events_is_charged_its_output
     assert capped.ledger.spent["total"] >= 900 * OPUS_IN + 400 * OPUS_OUT
 
 
+async def test_the_input_of_an_interrupted_stream_that_begins_with_zeros_is_charged() -> None:
+    """Defect: hosts that report their input at the end were charged the output alone."""
+    capped = CappedEngine(total_cap("1"))
+    exchange = await capped.prepare(stream=True, max_tokens=5_000)
+    exchange.on_response_start(200, is_streaming=True)
+    exchange.on_chunk(START.replace(b"900", b"0") + DELTA)
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
+
+    assert 1_000 * OPUS_IN < capped.ledger.spent["total"] < capped.ledger.reserved[0].dollars
+
+
 async def test_usage_received_before_the_client_left_is_recorded() -> None:
     capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare(stream=True)
