@@ -536,7 +536,7 @@ def limit_output(
     if limit_tokens < lower_limit:
         raise make_cap_exceeded(cap, balance, dollars(lower_limit), output_tokens=lower_limit) from rejection
     if cap.scope is not CapScope.CALL:
-        limit_tokens = max(min(limit_tokens, _AMPLE_OUTPUT_TOKENS), limit_tokens // 2)
+        limit_tokens = max(min(limit_tokens, _AMPLE_OUTPUT_TOKENS), limit_tokens // 2, lower_limit)
     reason = f"the client sets no output limit, and {cap} leaves {format_dollars(rejection.room)}"
     return (
         SetParameter(path=path, value=limit_tokens, reason=reason),

@@ -234,6 +234,13 @@ async def test_the_minimum_is_configurable() -> None:
     assert sent_body(exchange)["max_output_tokens"] == 500
 
 
+async def test_a_minimum_above_half_of_the_room_is_kept() -> None:
+    """Defect: the limit was 32,000 or half of the room, also if that is less than the minimum."""
+    exchange = await CappedEngine(cap(dollars_for(50_000)), min_output_tokens=40_000).prepare()
+
+    assert sent_body(exchange)["max_output_tokens"] == 40_000
+
+
 async def test_the_tightest_of_several_caps_decides() -> None:
     caps = (
         cap("5", CapScope.TOTAL),
