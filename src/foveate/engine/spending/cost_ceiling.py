@@ -127,7 +127,11 @@ def read_cost_parameters(request: Request) -> CostParameters:
 
 def _parse_cost_parameters(request: Request, body_fields: Fields | Mapping[str, bytes]) -> CostParameters:
     parameters = _read_parameters(request.format, body_fields)
-    given_limits = [_positive_int(limit) for limit in _output_limits(request.format, body_fields, parameters)]
+    # No output at Anthropic, which fills the cache: "max_tokens: 0" (platform.claude.com, November 2026).
+    given_limits = [
+        0 if limit is not False and limit == 0 and request.format is Format.ANTHROPIC else _positive_int(limit)
+        for limit in _output_limits(request.format, body_fields, parameters)
+    ]
     limits = [limit for limit in given_limits if limit is not None]
     is_fast = as_text(parameters.get("speed")) == "fast"
     tools = [(_tool_kind(request.format, raw), raw) for raw in request.tools]
@@ -465,7 +469,7 @@ def _max_output_tokens(
 ) -> int:
     model_output = find_output_limit(model)
     if model_output is not None:
-        return min(limit_tokens or model_output.tokens, model_output.tokens)
+        return model_output.tokens if limit_tokens is None else min(limit_tokens, model_output.tokens)
     return _max_output_tokens_in_window(input_tokens, window_tokens) if limit_tokens is None else limit_tokens
 
 

@@ -65,6 +65,16 @@ def test_the_largest_limit_counts_and_an_invalid_one_is_none(
     assert read_parameters(Format.ANTHROPIC, **fields).output_tokens == limit_tokens
 
 
+def test_anthropic_writes_nothing_with_a_limit_of_zero() -> None:
+    """Defect: a request that only fills the cache reserved the longest output of its model."""
+    ceiling = make_ceiling(200_000, Format.ANTHROPIC, model="claude-opus-4-5", max_tokens=0)
+
+    assert ceiling is not None
+    assert ceiling.output_tokens == 0
+    assert read_parameters(Format.ANTHROPIC, max_tokens=False).output_tokens is None
+    assert read_parameters(max_tokens=0).output_tokens is None
+
+
 def test_tier_and_region_are_in_the_providers_words() -> None:
     assert read_parameters(service_tier="priority").tier == "priority"
     assert read_parameters(Format.ANTHROPIC, speed="fast", service_tier="auto").tier == "fast"
