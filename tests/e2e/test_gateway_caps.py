@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -155,6 +156,25 @@ def test_a_provider_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> None
         statuses = [post(f"{gateway.openai_url}/chat/completions", PLAIN)[0] for _ in range(3)]
 
     assert statuses == [502] * 3
+    assert sum_charges(tmp_path) == []
+
+
+def test_a_client_that_disconnects_before_there_is_a_connection_costs_nothing(tmp_path: Path) -> None:
+    """Defect: each such call was charged its whole cost ceiling, although nothing was sent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        silent_server.settimeout(10)
+        url = f"https://127.0.0.1:{silent_server.getsockname()[1]}"
+        with running_gateway(url, tmp_path, caps=[ONE_CALL_CAP]) as gateway:
+            for _ in range(2):  # the cap has room for one
+                client = HTTPConnection(gateway.url.removeprefix("http://"), timeout=30)
+                client.request("POST", "/v1/chat/completions", PLAIN, {"authorization": f"Bearer {KEY}"})
+                connection, _ = silent_server.accept()  # and no TLS handshake
+                with connection:
+                    connection.settimeout(30)
+                    client.close()
+                    while connection.recv(4096):
+                        pass
+
     assert sum_charges(tmp_path) == []
 
 

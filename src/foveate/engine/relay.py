@@ -1,5 +1,6 @@
 """Sends a prepared call to its upstream, and yields the response as events for the client."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -48,8 +49,8 @@ class Transport(Protocol):
     ) -> AbstractAsyncContextManager[UpstreamResponse]:
         """Return the pending response. `headers` replace those of the client; empty ones are removed."""
 
-    def is_unsent(self, error: UpstreamError) -> bool:
-        """Return whether the upstream cannot have started on the request."""
+    def is_unsent(self, error: UpstreamError | asyncio.CancelledError) -> bool:
+        """Return whether the upstream cannot have started on the request that ended with an error."""
 
 
 class CallPrepared(msgspec.Struct, frozen=True):
@@ -182,7 +183,7 @@ async def relay_call(
     except KeyRefused:
         exchange.mark_unsent()
         raise
-    except UpstreamError as error:
+    except (UpstreamError, asyncio.CancelledError) as error:
         if transport.is_unsent(error):
             exchange.mark_unsent()
         raise

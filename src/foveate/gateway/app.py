@@ -92,7 +92,7 @@ from foveate.gateway.response import (
 )
 from foveate.gateway.routing import CHATGPT, KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
 from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, RequestConnection
-from foveate.http.pool import ConnectionPool, HttpResponse, Timeouts, parse_url
+from foveate.http.pool import ConnectionPool, HttpResponse, PendingResponse, Timeouts, parse_url
 from foveate.session.client_names import NAMING_HEADERS
 from foveate.session.counting import run_in_thread_if_large
 
@@ -428,7 +428,7 @@ class Gateway:
         headers: Mapping[str, str],
         *,
         reads_response: bool,
-    ) -> AbstractAsyncContextManager[HttpResponse]:
+    ) -> PendingResponse:
         upstream = route.upstream
         override_headers = {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
         forwarded = forward_request_headers(
@@ -485,11 +485,12 @@ async def _serve_until_disconnect(
             disconnect_task.cancel()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _GatewayTransport:
     gateway: Gateway
     request: ClientRequest
     route: RouteMatch
+    _pending: PendingResponse | None = None
 
     @property
     def base_url(self) -> str:
@@ -500,10 +501,16 @@ class _GatewayTransport:
         return self.request.endpoint.is_streaming
 
     async def send(self, body: bytes, headers: Mapping[str, str]) -> AbstractAsyncContextManager[HttpResponse]:
-        return await self.gateway.send_upstream(self.request, self.route, body, headers, reads_response=True)
+        self._pending = None
+        self._pending = await self.gateway.send_upstream(
+            self.request, self.route, body, headers, reads_response=True
+        )
+        return self._pending
 
-    def is_unsent(self, error: UpstreamError) -> bool:
+    def is_unsent(self, error: UpstreamError | asyncio.CancelledError) -> bool:
         """Return whether no connection was established."""
+        if isinstance(error, asyncio.CancelledError):
+            return self._pending is None or not self._pending.is_sent
         if isinstance(error, UpstreamTimeout):
             timeouts = self.gateway.timeouts
             seconds = error.timeout_seconds

@@ -283,6 +283,11 @@ class PendingResponse:
         self._reuse = reuse
         self._connection: Connection | None = None
 
+    @property
+    def is_sent(self) -> bool:
+        """Return whether there was a connection, so that the server may have the request or a part of it."""
+        return self._connection is not None
+
     async def __aenter__(self) -> HttpResponse:
         timeouts = self._timeouts
         idle = self._pool.take_idle(self._target) if self._reuse else None

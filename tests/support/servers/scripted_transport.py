@@ -1,5 +1,6 @@
 """A transport for `Engine.send` without a network: it returns scripted responses and records what was sent."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -62,5 +63,5 @@ class ScriptedTransport:
         finally:
             response.is_open = False
 
-    def is_unsent(self, error: UpstreamError) -> bool:
+    def is_unsent(self, error: UpstreamError | asyncio.CancelledError) -> bool:
         return self._is_unsent
