@@ -26,7 +26,7 @@ _UNKNOWN_COST_REMEDY = (
     "leave it out, list it in `cost.allow_fields` if its cost does not matter, or set `unknown: allow` for the"
     " cap"
 )
-_UNCOUNTED_REMEDY = "send a request that can be counted, or set `unknown: allow` for the cap"
+UNCOUNTED_REMEDY = "send a request that can be counted, or set `unknown: allow` for the cap"
 
 
 class ObservedAdmission(Admission):
@@ -188,7 +188,7 @@ class CapUncounted:
         caps = [cap for cap in self._options().caps if cap.applies_to(call)]
         for cap in caps:
             if cap.unknown is UnknownPricePolicy.REJECT:
-                raise make_cap_uncheckable(cap, reason, _UNCOUNTED_REMEDY)
+                raise make_cap_uncheckable(cap, reason, UNCOUNTED_REMEDY)
         if caps:
             await self._admission.release(await self._admission.admit(call, None, caps))
 

@@ -10,7 +10,7 @@ from foveate.cost.ledger import Call, Category
 from foveate.engine.options import SpendingOptions
 from foveate.engine.request_context import RequestContext
 from foveate.engine.spending.cost_ceiling import compute_cost_ceiling, limit_output, unknown_features
-from foveate.engine.spending.observed_admission import admit_call, check_unknown_cost
+from foveate.engine.spending.observed_admission import UNCOUNTED_REMEDY, admit_call, check_unknown_cost
 from foveate.engine.spending.unknown_costs import header_features, without_allowed
 from foveate.engine.steps import CAPS
 from foveate.errors import CallRefused, CapExceeded
@@ -69,15 +69,16 @@ class EnforceCaps:
             else:
                 await run_in_thread(lambda: _try_cost_ceiling(context, options), size_bytes)
             return
-        if context.has_unknown_size:
-            for cap in caps:
-                if cap.unknown is UnknownPricePolicy.REJECT:
-                    raise make_cap_uncheckable(cap, _UNKNOWN_SIZE_REASON, _UNKNOWN_SIZE_REMEDY)
+        strict_cap = next((cap for cap in caps if cap.unknown is UnknownPricePolicy.REJECT), None)
+        if context.has_unknown_size and strict_cap is not None:
+            raise make_cap_uncheckable(strict_cap, _UNKNOWN_SIZE_REASON, _UNKNOWN_SIZE_REMEDY)
         try:
             unknown = await run_in_thread_if_large(
                 lambda: check_cost_ceiling(context, options), size_bytes, min_bytes=LARGE_BYTES
             )
             check_unknown_cost(caps, unknown)
+            if context.cost.ceiling is None and strict_cap is not None:
+                raise make_cap_uncheckable(strict_cap, "the number of its tokens is unknown", UNCOUNTED_REMEDY)
             context.cost.reservation = await self._admit(context, call, caps, options)
         except CallRefused:
             raise

@@ -133,7 +133,8 @@ async def test_the_ttl_of_a_clients_breakpoint_is_priced() -> None:
 
 
 async def test_an_uncounted_call_is_rejected_under_a_cap() -> None:
-    with pytest.raises(CapUncheckable):
+    """Defect: the error said that the price of the model is unknown, although it has one."""
+    with pytest.raises(CapUncheckable, match="the number of its tokens is unknown; send a request that can be"):
         await CappedEngine(total_cap("1"), tokens=0).prepare()
     await CappedEngine(total_cap("1", UnknownPricePolicy.ALLOW), tokens=0).prepare()
 
