@@ -26,11 +26,13 @@ class ScriptedModel(JsonClient):
         self.is_called = asyncio.Event()
         self._input_tokens = input_tokens
         self.reserved_ids: list[list[str]] = []
+        self.bodies: list[bytes] = []
         self._ledger = ledger
         self._responses = list(responses)
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         self.reserved_ids.append(list(self._ledger.open))
+        self.bodies.append(body)
         response = self._responses.pop(0)
         if isinstance(response, Exception):
             raise response

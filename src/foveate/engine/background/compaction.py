@@ -383,6 +383,7 @@ class SessionCompactor:
             tier=cost_parameters.tier,
             region=call.region or cost_parameters.region,
             searches=cost_parameters.searches,
+            other_models=cost_parameters.other_models,
         )
         ceiling = cost_ceiling.dollars(options.prices) if input_tokens is not None else None
         first_reservation = await self._admission.admit(call, ceiling, options.caps)

@@ -62,8 +62,12 @@ class CompactorWithLedger:
             clock=lambda: AT,
         )
 
-    async def compact(self, *, ttl: str = "5m", due: bool = True, searches: int = 0) -> CompactionResult | None:
+    async def compact(
+        self, *, ttl: str = "5m", due: bool = True, searches: int = 0, fallbacks: Sequence[str] = ()
+    ) -> CompactionResult | None:
         body = claude_body(30, model=MODEL)
+        if fallbacks:
+            body["models"] = list(fallbacks)
         if searches:
             body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": searches}]
         body["messages"][-1]["content"][-1]["cache_control"]["ttl"] = ttl
@@ -176,6 +180,19 @@ async def test_one_hour_caching_is_reserved_at_its_price() -> None:
         counter_for(MODEL).count_request(make_subject(claude_body(30, model=MODEL)).sent_request).total.tokens
     )
     assert reserved[1] - reserved[0] >= tokens * (Decimal("10e-6") - Decimal("6.25e-6"))
+
+
+async def test_a_summary_by_a_fallback_model_is_reserved_at_its_price() -> None:
+    """Defect: the request of a summary names the same fallback models, and only the first was reserved."""
+    setup, with_fallback = CompactorWithLedger(COMPLETE_SUMMARY), CompactorWithLedger(COMPLETE_SUMMARY)
+    for each in (setup, with_fallback):
+        each.spending = SpendingOptions(caps=(Cap(scope=CapScope.DAY, dollars=Decimal(10)),), prices=PRICES)
+    await setup.compact()
+    await with_fallback.compact(fallbacks=["claude-opus-4-1"])
+
+    assert b"claude-opus-4-1" in with_fallback.model.bodies[0]
+    opus_4_1_times = Decimal(15) / Decimal(5)
+    assert with_fallback.ledger.reserved[0].dollars >= opus_4_1_times * setup.ledger.reserved[0].dollars
 
 
 async def test_input_that_the_provider_fetches_for_a_summary_is_reserved() -> None:
