@@ -16,6 +16,8 @@ from foveate.engine.request_context import CostFields, RequestContext
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps import CAPS
 from foveate.engine.steps.caps import set_cost_ceiling
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.formats.json_text.parse import parse_json
 from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 
 
@@ -127,9 +129,15 @@ def _estimate_charge(exchange: Exchange, price: PriceUsage, options: SpendingOpt
     if usage is not None and usage.is_unreadable:
         return exchange.cost.ceiling_dollars
     output_tokens = exchange.estimated_output_tokens
-    if output_tokens is None or ceiling is None:
+    if output_tokens is None or ceiling is None or _goes_on_without_reader(exchange):
         return None
     output_tokens = min(output_tokens, ceiling.output_tokens)
     if usage is not None and usage.cache.input_tokens:  # some hosts begin with zeros
         return price(replace(usage, output_tokens=max(usage.output_tokens, output_tokens)))
     return replace(ceiling, output_tokens=output_tokens).dollars(options.prices)
+
+
+def _goes_on_without_reader(exchange: Exchange) -> bool:
+    """Return whether the provider writes the whole response even if nobody reads it (OpenAI's `background`)."""
+    context = exchange.context
+    return context is not None and parse_json(get_parameters(context.request).get("background")) is True

@@ -328,6 +328,19 @@ async def test_an_interrupted_stream_is_charged_its_input_and_output_so_far() ->
     assert lower_bound <= capped.ledger.spent["total"] <= 3 * lower_bound < capped.ledger.reserved[0].dollars
 
 
+async def test_a_response_that_goes_on_in_the_background_is_charged_the_reservation() -> None:
+    """Defect: it was charged the output that was read, but the provider writes and charges all of it."""
+    capped = CappedEngine(total_cap("1"))
+    body = {"model": "gpt-4.1", "input": "Hi", "max_output_tokens": 32_000, "stream": True, "background": True}
+    exchange = await capped.prepare_body(json.dumps(body).encode(), Format.RESPONSES)
+    exchange.on_response_start(200, is_streaming=True)
+    exchange.on_chunk(b'data: {"type": "response.output_text.delta", "delta": "word "}\n\n')
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
+
+    assert capped.ledger.spent["total"] == capped.ledger.reserved[0].dollars > Decimal("0.2")
+
+
 async def test_hidden_thinking_is_charged_by_its_duration() -> None:
     capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare(model="gpt-5", max_tokens=32_000, stream=True)
