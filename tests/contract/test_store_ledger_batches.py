@@ -60,6 +60,19 @@ async def test_a_reservation_can_use_what_is_released_in_the_same_batch(store: S
     assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.1", "0.9")}
 
 
+async def test_a_reservation_that_is_released_in_the_same_batch_is_not_made(store: Store) -> None:
+    """Defect: after a stall of the store, calls of clients that had left stayed reserved for 90 seconds."""
+    ledger = store.ledger
+    results = await asyncio.gather(
+        reserve(ledger, make_call("a"), "0.9", total=1),
+        ledger.release("a"),
+        reserve(ledger, make_call("b"), "0.8", total=1),
+    )
+
+    assert list(results[1:]) == [True, True]
+    assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing(0, "0.8")}
+
+
 async def test_an_operation_submitted_twice_in_a_batch_is_applied_once(store: Store) -> None:
     ledger = store.ledger
     reservation = make_reservation(CALL, "0.6", {"total": Decimal(1)})

@@ -169,7 +169,8 @@ def apply_operations(
 
     The result of a settlement or release is whether it was new; of a reservation, the balances of limited
     accounts or the account that is over its limit; of a renewal, the calls that have a reservation. Settlements
-    and releases are applied before renewals and reservations.
+    and releases are applied before renewals and reservations. A reservation that is released later in the batch
+    is not made: its caller was cancelled while the store did not respond.
     """
     settlements = [operation for operation in operations if isinstance(operation, LedgerSettlement)]
     requests = [operation for operation in operations if isinstance(operation, ReservationRequest)]
@@ -193,15 +194,16 @@ def apply_operations(
         requests,
         new.values(),
     )
-    reserved_results = {call_id: accounts.reserve(operation) for call_id, operation in new.items()}
-    _remove_reservations(
-        transaction,
-        [
-            call_id
-            for call_id, reservation_result in reserved_results.items()
-            if isinstance(reservation_result, AccountOverLimit | BadOption)
-        ],
-    )
+    withdrawn = _find_withdrawn(operations) & new.keys()
+    reserved_results = {
+        call_id: accounts.reserve(operation) for call_id, operation in new.items() if call_id not in withdrawn
+    }
+    rejected = {
+        call_id
+        for call_id, reservation_result in reserved_results.items()
+        if isinstance(reservation_result, AccountOverLimit | BadOption)
+    }
+    _remove_reservations(transaction, withdrawn | rejected)
     accounts.save(transaction)
     charge_rows = [operation.row for operation in new_settlements.values()]
 
@@ -212,7 +214,8 @@ def apply_operations(
                 # Of two settlements of one call in a transaction, the first counts.
                 results.append(new_settlements.pop(operation.call_id, None) is not None)
             case Release():
-                results.append(removed_reservations.pop(operation.call_id, None) is not None)
+                is_removed = removed_reservations.pop(operation.call_id, None) is not None
+                results.append(is_removed or operation.call_id in withdrawn)
             case ReservationRequest():
                 results.append(
                     reserved_results[operation.call_id]
@@ -224,6 +227,18 @@ def apply_operations(
     if charge_rows:
         add_charges(transaction, charge_rows)
     return results
+
+
+def _find_withdrawn(operations: Sequence[LedgerOperation]) -> set[str]:
+    """Return the calls that are reserved and then released."""
+    requested: set[str] = set()
+    withdrawn: set[str] = set()
+    for operation in operations:
+        if isinstance(operation, ReservationRequest):
+            requested.add(operation.call_id)
+        elif isinstance(operation, Release) and operation.call_id in requested:
+            withdrawn.add(operation.call_id)
+    return withdrawn
 
 
 def release_reservations(transaction: Transaction, call_ids: Iterable[str]) -> int:
