@@ -29,7 +29,8 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `session` is the session named by a header, `session_headers` are other headers in which clients name it,
     and `caller` separates clients that use the same agent name. Session names that are not unique apply within
-    a `session_scope`. `connection` is the number of the client's connection, or 0. `kind` is the value of
+    a `session_scope`. `account` separates accounts at the provider, as far as it is known: each has its own
+    prompt cache. `connection` is the number of the client's connection, or 0. `kind` is the value of
     `x-foveate-kind`. `provider` runs the `upstream`; `model` is the name of the model there, if it differs.
     `served_model` is the model that responds if the body does not name it. `region` is where it is served, if
     the path says so. `is_signed`: the client signed the body, so that it must not be changed. `betas` is the
@@ -49,6 +50,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_headers: Mapping[str, str] = {}
     caller: str = ""
     session_scope: str = ""
+    account: str = ""
     connection: int = 0
     kind: str = ""
     model: str | None = None

@@ -56,21 +56,30 @@ _THREAD_BYTES = 64 * 1024
 
 
 class PrefixLogs:
-    """A log per agent, most recently used first. For one event loop."""
+    """A log per agent and account, most recently used last. For one event loop.
+
+    Each account has its own cache; how an agent reuses prefixes is learned from all of its requests.
+    """
 
     def __init__(self, known: Mapping[str, AgentReuse] | None = None) -> None:
-        self._logs: OrderedDict[str, PrefixLog] = OrderedDict()
+        self._logs: OrderedDict[tuple[str, str], PrefixLog] = OrderedDict()
+        self._last_used: dict[str, PrefixLog] = {}  # by agent
         self._known_reuse = OrderedDict(known or {})
         self._changed: set[str] = set()
 
-    def open(self, agent: str) -> PrefixLog:
-        log = self._logs.get(agent)
+    def open(self, agent: str, account: str = "") -> PrefixLog:
+        log, last_used = self._logs.get((agent, account)), self._last_used.get(agent)
         if log is None:
-            log = self._logs[agent] = PrefixLog(self._known_reuse.get(agent, UNKNOWN_AGENT))
-            if len(self._logs) > MAX_LOGS:
-                oldest, closed = self._logs.popitem(last=False)
+            log = self._logs[agent, account] = PrefixLog(self._known_reuse.get(agent, UNKNOWN_AGENT))
+        if last_used is not None:
+            log.reuse = last_used.reuse
+        self._last_used[agent] = log
+        self._logs.move_to_end((agent, account))
+        if len(self._logs) > MAX_LOGS:
+            (oldest, _), closed = self._logs.popitem(last=False)
+            if self._last_used[oldest] is closed:
+                del self._last_used[oldest]
                 self._set_reuse(oldest, closed.reuse)
-        self._logs.move_to_end(agent)
         self._changed.add(agent)
         if len(self._changed) > MAX_AGENTS:
             self._changed.pop()
@@ -81,8 +90,8 @@ class PrefixLogs:
         for agent, reuse in others.items():
             if reuse.requests > self._reuse(agent).requests:
                 self._set_reuse(agent, reuse)
-                if agent in self._logs:
-                    self._logs[agent].reuse = reuse
+                if agent in self._last_used:
+                    self._last_used[agent].reuse = reuse
 
     @property
     def has_changes(self) -> bool:
@@ -93,7 +102,7 @@ class PrefixLogs:
         return {agent: self._reuse(agent) for agent in changed}
 
     def _reuse(self, agent: str) -> AgentReuse:
-        log = self._logs.get(agent)
+        log = self._last_used.get(agent)
         return self._known_reuse.get(agent, UNKNOWN_AGENT) if log is None else log.reuse
 
     def _set_reuse(self, agent: str, reuse: AgentReuse) -> None:
@@ -226,7 +235,7 @@ class PlaceBreakpoints:
         if not accepts_long_ttl:
             options = disable_long_ttl(options, rules)
         conservative_rules = context.conservative_rules
-        log = self._logs.open(context.incoming.agent)
+        log = self._logs.open(context.incoming.agent, context.incoming.account)
         rules_for_placement = placement_rules(conservative_rules, options)
         observing_rules = (
             rules_for_placement if options.ttl is None else with_one_ttl(rules_for_placement, options.ttl)

@@ -70,8 +70,8 @@ class SimulateSavings:
         context = exchange.context
         if context is None or not context.cache.simulated_prompts:
             return
-        agent, session_id = context.incoming.agent, context.session_id
-        log = self.logs.open(agent)
+        agent, session_id, account = context.incoming.agent, context.session_id, context.incoming.account
+        log = self.logs.open(agent, account)
         if not 200 <= exchange.status < 300:
             if context.cache.observed_request is not None:
                 log.record_failure(context.cache.observed_request)
@@ -84,7 +84,7 @@ class SimulateSavings:
         )
         rules = context.conservative_rules
         keys = context.cache.observed_request.keys if context.cache.observed_request is not None else ()
-        states = self._agents.put_if_absent(agent, AgentStates())
+        states = self._agents.put_if_absent((agent, account), AgentStates())
         times = {"at": exchange.sent_at, "response_at": exchange.response_started_at}
         actual = states.serve_actual(sent_version, state.cache, rules, **times)
         if context.cache.observed_request is not None:

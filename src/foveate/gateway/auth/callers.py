@@ -131,6 +131,7 @@ _SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ|bedrock-api-key-|t
 
 # Ids of temporary keys start with ASIA.
 _AWS_SCHEME, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]{1,128})/")
+_AWS_ANY_KEY_ID = re.compile(rb"Credential=([^/,\s]{1,128})/")
 _GOOGLE_FAMILIES = frozenset((ApiFamily.GEMINI, ApiFamily.VERTEX))
 _ALL_KEY_HEADERS = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
 
@@ -201,10 +202,28 @@ def hash_name_scope(request: ClientRequest) -> str:
     return blake3(b"scope\0" + b"\0".join(keys or (b"program", _client_program(request)))).hexdigest(16)
 
 
-def _long_lived_keys(request: ClientRequest) -> list[bytes]:
-    keys = [value for name, value in request.raw_headers if name in _ALL_KEY_HEADERS]
+def hash_account(request: ClientRequest, upstream: Upstream) -> str:
+    """Return a digest of the account whose prompt cache a request uses: by its upstream, and by the key that
+    the upstream gets.
+
+    The accounts of two keys may be the same one. A renewed token counts as another account.
+    """
+    keys = [] if replaces_credentials(request, upstream) else _list_keys(request, KEY_HEADERS)
+    words = {
+        match[1] if (match := _AWS_ANY_KEY_ID.search(key)) else key.split()[-1] for key in keys if key.strip()
+    }
+    return blake3(b"account\0" + b"\0".join((upstream.name.encode(), *sorted(words)))).hexdigest(16)
+
+
+def _list_keys(request: ClientRequest, header_names: Collection[bytes]) -> list[bytes]:
+    keys = [value for name, value in request.raw_headers if name in header_names]
     if request.endpoint.family in _GOOGLE_FAMILIES:
         keys += [text.encode() for name, text in parse_qsl(request.query) if name in GOOGLE_KEY_PARAMETERS]
+    return keys
+
+
+def _long_lived_keys(request: ClientRequest) -> list[bytes]:
+    keys = _list_keys(request, _ALL_KEY_HEADERS)
     if any(value.startswith(_AWS_SCHEME) for value in keys):
         keys = [match[1] for value in keys if (match := _AWS_KEY_ID.search(value))]
     return [key for key in keys if not _SHORT_LIVED.search(key)]

@@ -236,7 +236,7 @@ async def test_a_charge_is_recorded_if_its_ceiling_cannot_be_computed() -> None:
 class FailingLogs(PrefixLogs):
     """Logs that cannot be opened."""
 
-    def open(self, agent: str) -> PrefixLog:
+    def open(self, agent: str, account: str = "") -> PrefixLog:
         raise ZeroDivisionError(agent)
 
 

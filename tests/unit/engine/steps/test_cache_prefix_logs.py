@@ -89,3 +89,18 @@ def test_the_reuse_of_many_agents_is_kept_longer_than_their_prefixes() -> None:
 
     assert logs.open("agent 5").reuse.requests == 5
     assert len(logs.take_changes()) <= 1024
+
+
+def test_what_an_agent_reuses_is_learned_from_all_of_its_accounts() -> None:
+    logs = PrefixLogs()
+    first, second = logs.open("ana", "first"), logs.open("ana", "second")
+    second.reuse = AgentReuse(requests=7)
+
+    assert first is not second
+    assert logs.open("ana", "first") is first
+    assert first.reuse.requests == 7
+    assert logs.take_changes()["ana"].requests == 7
+    for number in range(MAX_LOGS):  # both are forgotten
+        logs.open(f"agent {number}")
+    assert logs.open("ana", "first") is not first
+    assert logs.open("ana", "first").reuse.requests == 7

@@ -21,7 +21,13 @@ TEXT = "one small red bird sings in the tall green tree "
 
 
 def send(
-    gateway: RunningGateway, sandbox: RunningSandbox, turns: int, *, last: str = "", **fields: Any
+    gateway: RunningGateway,
+    sandbox: RunningSandbox,
+    turns: int,
+    *,
+    last: str = "",
+    key: str = KEY,
+    **fields: Any,
 ) -> dict[str, Any]:
     """Send a conversation with this many earlier turns, and let 20 seconds pass."""
     messages = [
@@ -30,7 +36,7 @@ def send(
     ]
     messages[-1]["content"] += last
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": TEXT * 300, "messages": messages, **fields}
-    response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=HEADERS)
+    response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers={**HEADERS, "x-api-key": key})
     assert response.status_code == 200, response.text
     sandbox.clock.now += 20
     payload: dict[str, Any] = response.json()
@@ -120,3 +126,20 @@ async def test_injected_context_is_a_separate_cost(tmp_path: Path) -> None:
 
     assert all(savings.context is not None and savings.context < 0 for savings in all_savings)
     assert [savings.simulation_error for savings in all_savings] == [Decimal(0)] * 2
+
+
+async def test_accounts_of_one_agent_have_separate_caches(tmp_path: Path) -> None:
+    """Defect: a client with another key was credited with reads of what the first client had cached. Each of
+    its sessions wrote the whole prompt again, with the long TTL, since only the rest seemed to be new.
+    """
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+    ):
+        for key in (KEY, f"{KEY}-of-another"):
+            for session in range(3):
+                send(gateway, sandbox, 0, last=f"session {session} of {key}", key=key)
+    charges = await read_charges(tmp_path)
+
+    assert [charge.usage.cache.read > 0 for charge in charges] == [False, True, True] * 2
+    assert {charge.savings.simulation_error for charge in charges} == {0}
