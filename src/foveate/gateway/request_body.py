@@ -410,19 +410,24 @@ class _WaitingRequest:
 
 
 class BodyReservation:
-    __slots__ = ("_memory", "size_bytes")
+    __slots__ = ("_is_released", "_lock", "_memory", "size_bytes")
 
     def __init__(self, memory: BodyMemory, size_bytes: int) -> None:
         self._memory = memory
+        self._lock = Lock()
+        self._is_released = False
         self.size_bytes = size_bytes
 
     def grow(self, added_bytes: int) -> None:
-        """Reserve more bytes. Thread-safe.
+        """Reserve more bytes. Thread-safe: a thread may still decompress a body whose request was cancelled.
 
         Raises:
-            NoRoom: there is no memory for them.
+            NoRoom: there is no memory for them, or the reservation was released.
         """
-        self.resize(self.size_bytes + added_bytes)
+        with self._lock:
+            if self._is_released:
+                raise NoRoom
+            self._resize(self.size_bytes + added_bytes)
 
     def resize(self, size_bytes: int) -> None:
         """Change the reserved size.
@@ -430,11 +435,18 @@ class BodyReservation:
         Raises:
             NoRoom: there is no memory for the larger size.
         """
-        self._memory.resize_reservation(self.size_bytes, size_bytes)
-        self.size_bytes = size_bytes
+        with self._lock:
+            self._resize(size_bytes)
 
     def release(self) -> None:
-        self.resize(0)
+        """Give all memory back, for good."""
+        with self._lock:
+            self._is_released = True
+            self._resize(0)
+
+    def _resize(self, size_bytes: int) -> None:
+        self._memory.resize_reservation(self.size_bytes, size_bytes)
+        self.size_bytes = size_bytes
 
 
 # Memory reserved at first for a body of unknown length.

@@ -1,14 +1,16 @@
 """Memory for request bodies stays within its limit, is released completely, and nobody waits forever."""
 
 import asyncio
+import gzip
 from collections.abc import Sequence
+from threading import Event
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.gateway.request_body import SMALL_BODY_BYTES, BodyMemory, NoRoom
+from foveate.gateway.request_body import SMALL_BODY_BYTES, BodyMemory, NoRoom, decompress_in_thread
 
 MAX_BODY = 8 * SMALL_BODY_BYTES
 LIMIT = 4 * MAX_BODY
@@ -157,6 +159,33 @@ async def test_a_body_larger_than_announced_gets_memory_at_once_or_is_rejected()
     assert memory.used_bytes == 3 * MAX_BODY
     for item in (body, *others):
         item.release()
+    assert memory.used_bytes == 0
+
+
+async def test_a_body_that_is_decompressed_after_its_request_ended_holds_no_memory() -> None:
+    """Regression: its thread went on after the client disconnected, and what it reserved was never released."""
+    memory = make_memory()
+    body = await memory.admit(SMALL_BODY_BYTES, wait_seconds=LONG_SECONDS)
+    has_begun, is_released, has_ended = Event(), Event(), Event()
+
+    def grow(size_bytes: int) -> None:
+        has_begun.set()
+        is_released.wait()
+        try:
+            body.grow(size_bytes)
+        finally:
+            has_ended.set()
+
+    compressed = gzip.compress(bytes(MAX_BODY))
+    task = asyncio.create_task(decompress_in_thread(compressed, ("gzip",), limit_bytes=MAX_BODY, grow=grow))
+    await asyncio.to_thread(has_begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    body.release()
+    is_released.set()
+    await asyncio.to_thread(has_ended.wait)
+
     assert memory.used_bytes == 0
 
 
