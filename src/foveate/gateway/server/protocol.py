@@ -41,7 +41,7 @@ class RequestConnection(Protocol):
         """Return the body if all of it has arrived; it is returned only once."""
 
     def on_disconnect(self, callback: Callable[[], None] | None) -> None:
-        """Call `callback` as soon as the client disconnects; None removes it."""
+        """Call `callback` as soon as the client disconnects, or has already; None removes it."""
 
 
 class GatewayCycle(RequestResponseCycle):
@@ -67,6 +67,8 @@ class GatewayCycle(RequestResponseCycle):
         self._disconnect_callback = callback
         if callback is not None:
             self.flow.resume_reading()  # a paused transport does not notice the disconnect
+            if self.disconnected:
+                asyncio.get_running_loop().call_soon(callback)
 
     def handle_disconnect(self) -> None:
         if not self.response_complete:

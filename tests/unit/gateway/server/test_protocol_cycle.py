@@ -84,6 +84,27 @@ async def test_a_disconnect_is_noticed_at_once_even_if_another_request_waits(nex
         await has_disconnected.wait()
 
 
+async def test_a_disconnect_before_anyone_waits_for_it_is_noticed() -> None:
+    """Regression: a client that left while its body waited for memory was served, and its call was paid for."""
+    has_request, is_gone, has_disconnected = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, _: Receive, __: Send) -> None:
+        connection: RequestConnection = scope[CONNECTION_SCOPE_KEY]
+        connection.take_complete_body()
+        has_request.set()
+        await is_gone.wait()
+        connection.on_disconnect(has_disconnected.set)
+        await has_disconnected.wait()
+
+    async with connect(app) as (_, writer):
+        writer.write(POST)
+        await has_request.wait()
+        writer.transport.abort()
+        await asyncio.sleep(0.02)
+        is_gone.set()
+        await has_disconnected.wait()
+
+
 async def test_a_complete_body_is_returned_once_and_followed_by_the_disconnect() -> None:
     received: list[object] = []
     has_ended = asyncio.Event()
