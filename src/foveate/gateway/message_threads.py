@@ -166,8 +166,8 @@ class ThreadStore:
 class ThreadTurn:
     """One request of a stored thread.
 
-    `request` and `body` are those of the complete request. `is_stored`: the conversation with its response is
-    stored.
+    `request` and `body` are those of the complete request. `has_claim`: no other request can continue from the
+    same response until this one ends. `is_stored`: the conversation with its response is stored.
     """
 
     threads: ThreadStore
@@ -176,6 +176,7 @@ class ThreadTurn:
     history: ThreadHistory | None
     request: ClientRequest
     body: bytes
+    has_claim: bool
     is_stored: bool = field(default=False, init=False)
 
     async def finish(self, exchange: Exchange) -> None:
@@ -218,7 +219,7 @@ class ThreadTurn:
     def close(self) -> None:
         """End the turn. If no response was stored, other requests can continue from the same response."""
         previous = self.thread_request.previous_message_id
-        if previous is not None and not self.is_stored:
+        if previous is not None and self.has_claim and not self.is_stored:
             self.threads.release(self.owner, previous)
 
 
@@ -271,6 +272,7 @@ async def begin_turn(
         history=history,
         request=_remove_threads_beta(request),
         body=complete_body,
+        has_claim=claims,
     )
 
 

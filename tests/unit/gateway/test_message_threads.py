@@ -176,6 +176,19 @@ async def test_a_turn_without_a_response_can_be_repeated() -> None:
     assert (await begin(threads, body)).body == count_turn.body
 
 
+async def test_counting_a_turn_does_not_end_the_claim_of_another_request() -> None:
+    """Regression: after it, two requests could continue from the same response at once."""
+    threads = ThreadStore(Clock())
+    threads.store(hash_owner(make_request(), "default"), "msg_1", make_history())
+    body = make_body({"type": "continue", "previous_message_id": "msg_1"})
+    await begin(threads, body)
+    (await begin(threads, body, claims=False)).close()
+
+    with pytest.raises(ThreadRefused) as error:
+        await begin(threads, body)
+    assert error.value.thread_code == CONTINUE_IN_FLIGHT
+
+
 async def test_fields_that_a_thread_fixes_cannot_change() -> None:
     threads = ThreadStore(Clock())
     threads.store(hash_owner(make_request(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b"{}"))
