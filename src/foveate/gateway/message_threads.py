@@ -33,7 +33,7 @@ from foveate.formats.message_threads import (
 )
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.forwarded_headers import KEY_HEADERS
-from foveate.gateway.request import ClientRequest
+from foveate.gateway.request import GATEWAY_KEY_HEADER, ClientRequest
 from foveate.gateway.routing import ThreadMode
 from foveate.model import Format
 from foveate.session.counting import run_in_thread_if_large
@@ -45,6 +45,7 @@ TTL_SECONDS = 3600.0
 
 
 _BETA_HEADER = "anthropic-beta"
+_ALL_KEY_HEADERS = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
 # Approximate overhead of an entry.
 _ENTRY_BYTES = 1024
 # Rebuilding a stream of this size takes milliseconds.
@@ -282,7 +283,7 @@ def hash_owner(request: ClientRequest, agent: str) -> bytes:
     The same key may be sent as `x-api-key` or as `authorization: Bearer`.
     """
     keys = sorted(
-        {value.removeprefix(b"Bearer ") for name, value in request.raw_headers if name in KEY_HEADERS}
+        {value.removeprefix(b"Bearer ") for name, value in request.raw_headers if name in _ALL_KEY_HEADERS}
     )
     return blake3(b"\0\0".join((b"thread", agent.encode("utf-8", "replace"), *keys))).digest(16)
 

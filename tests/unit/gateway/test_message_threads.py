@@ -45,9 +45,14 @@ def error_code(call: Callable[[], object]) -> str:
 
 
 def make_request(
-    path: str = "/v1/messages", *, key: bytes = b"sk-1", agent: bytes = b"SDK", beta: bytes = BETA
+    path: str = "/v1/messages",
+    *,
+    key: bytes = b"sk-1",
+    key_header: bytes = b"x-api-key",
+    agent: bytes = b"SDK",
+    beta: bytes = BETA,
 ) -> ClientRequest:
-    headers = [(b"x-api-key", key), (b"user-agent", agent), (b"anthropic-beta", beta)]
+    headers = [(key_header, key), (b"user-agent", agent), (b"anthropic-beta", beta)]
     return parse_request(
         {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
     )
@@ -81,9 +86,11 @@ def test_owners_differ_by_agent_and_by_every_credential() -> None:
         hash_owner(make_request(key=b"sk-2"), "ana"),
         hash_owner(make_request(key=b"sk-ant-oat-1"), "ana"),
         hash_owner(make_request(key=b"sk-ant-oat-2"), "ana"),
+        hash_owner(make_request(key=b"fov-1", key_header=b"x-foveate-key"), "ana"),
+        hash_owner(make_request(key=b"fov-2", key_header=b"x-foveate-key"), "ana"),
     }
 
-    assert len(owners) == 5
+    assert len(owners) == 7
     assert hash_owner(make_request(agent=b"other/2"), "ana") in owners
 
 
