@@ -27,6 +27,7 @@ from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.gateway_process import gateway_process, write_config
 from tests.support.servers.llama import LlamaServer
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, step_headers
+from tests.support.servers.scripted_upstream import http_response, respond_always, running_upstream
 
 BETA = "message-threads-2026-08-12"
 TOOL_STEP = ScriptStep(text="I look.", tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
@@ -305,6 +306,21 @@ def test_a_failed_request_can_be_repeated(tmp_path: Path) -> None:
         assert post(gateway, continue_request(second.json()["id"])).status_code == 200
 
     assert [len(body["messages"]) for body in received_bodies(sandbox)] == [1, 3, 3, 5]
+
+
+def test_a_thread_that_cannot_be_stored_is_answered(tmp_path: Path) -> None:
+    """Regression: its response was cut off, although the provider had accepted the tool and charged for it."""
+    answer = json.dumps({"id": "msg_1", "content": [{"type": "text", "text": "Hi"}]}).encode()
+    tool = {"name": "f", "input_schema": {"type": "object", "maximum": "HUGE"}}
+    body = json.dumps(CREATE_REQUEST | {"tools": [tool]}).replace('"HUGE"', "1e400")
+    with (
+        running_upstream(respond_always(http_response(answer))) as upstream,
+        running_gateway(upstream.url, tmp_path) as gateway,
+    ):
+        response = httpx2.post(f"{gateway.url}/v1/messages", content=body, headers=HEADERS)
+
+        assert response.content == answer
+        assert error_code(post(gateway, continue_request("msg_1"))) == (404, "thread_not_found")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import msgspec
 from blake3 import blake3
 
 from foveate.engine.exchange import Exchange
-from foveate.errors import ThreadRefused
+from foveate.errors import MalformedRequest, ThreadRefused
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.message_threads import (
     ALREADY_CONTINUED,
@@ -211,11 +211,12 @@ class ThreadTurn:
 
     def _build_history(self, response: bytes, *, is_stream: bool) -> tuple[str, ThreadHistory] | None:
         message = read_response_message(response, is_stream=is_stream)
-        return (
-            None
-            if message is None
-            else (message[0], extend_history(self.thread_request, self.history, message[1]))
-        )
+        if message is None:
+            return None
+        try:
+            return message[0], extend_history(self.thread_request, self.history, message[1])
+        except (MalformedRequest, RecursionError):  # some providers accept JSON that Foveate cannot read
+            return None
 
     def close(self) -> None:
         """End the turn. If no response was stored, other requests can continue from the same response."""
