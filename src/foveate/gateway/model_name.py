@@ -23,6 +23,9 @@ _MAX_HEADER_BYTES = 16 * 1024
 # One call of bytes.find blocks all threads, so a large body is searched in pieces of this size.
 _WINDOW_BYTES = 1024 * 1024
 
+# Path segments that precede the name of a model. Other segments may be equal to it: a project, or an operation.
+_MODEL_COLLECTIONS = frozenset(("deployments", "dynamic", "model", "models", "tunedModels"))
+
 # A parameter of a header (RFC 9110, 5.6.6). Possessive quantifiers prevent backtracking.
 _PARAMETER = re.compile(
     r';[ \t]*+(?P<name>[^\s;="]++)[ \t]*+=[ \t]*+'
@@ -180,13 +183,15 @@ def replace_path_model(request: ClientRequest, model: str) -> ClientRequest:
         MalformedRequest: the path does not contain the model.
     """
     segments = request.raw_path.split("/")
+    previous = ""
     for at, segment in enumerate(segments):
         name, method = unquote(segment), ""
         if name.startswith(f"{request.endpoint.model}:"):  # Google: models/NAME:generateContent
             name, method = request.endpoint.model, name[len(request.endpoint.model) :]
-        if at and name == request.endpoint.model:
+        if previous in _MODEL_COLLECTIONS and name == request.endpoint.model:
             segments[at] = quote(model, safe="") + method
             return msgspec.structs.replace(request, raw_path="/".join(segments))
+        previous = unquote(segment) or previous
     raise MalformedRequest(
         f"{request.path[:100]} does not contain the model's name, so it cannot be replaced by {model!r}"
     )

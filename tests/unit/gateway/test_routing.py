@@ -81,9 +81,18 @@ def test_a_request_in_an_api_without_an_upstream_is_rejected_with_advice() -> No
     [
         ("/v1beta/models/quick:generateContent", "/v1beta/models/a%2Fb:generateContent"),
         ("/v1beta/models/quick%3AcountTokens", "/v1beta/models/a%2Fb:countTokens"),
+        ("/v1beta/models/models:generateContent", "/v1beta/models/a%2Fb:generateContent"),
+        ("/openai/deployments/openai/chat/completions", "/openai/deployments/a%2Fb/chat/completions"),
+        ("/openai/deployments/chat/chat/completions", "/openai/deployments/a%2Fb/chat/completions"),
+        ("/model/model/converse", "/model/a%2Fb/converse"),
+        (
+            "/v1/projects/p/locations/us/publishers/google/models/p:countTokens",
+            "/v1/projects/p/locations/us/publishers/google/models/a%2Fb:countTokens",
+        ),
     ],
 )
 def test_a_model_gets_another_name_in_the_path(path: str, expected_path: str) -> None:
+    """Regression: an equal segment before the model was replaced, such as the project of the same name."""
     scope = {
         "method": "POST",
         "path": path.replace("%3A", ":"),
