@@ -349,7 +349,7 @@ class Gateway:
             request = msgspec.structs.replace(request, raw_headers=strip_content_encoding(request.raw_headers))
             name = route.model
             body = await run_in_thread_if_large(
-                lambda: replace_body_model(plain, name, options.limits), len(plain)
+                lambda: replace_body_model(request, plain, name, options.limits), len(plain)
             )
         if unknown_cost_reason:
             await self._engine.admit_uncounted(request.id, client_response.agent, unknown_cost_reason)

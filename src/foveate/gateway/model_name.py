@@ -56,6 +56,11 @@ def form_field(body: bytes, boundary: bytes, name: str) -> str | None:
         MalformedRequest: the form has the field twice (servers differ in which one they read), too many
             parts, or too long part headers.
     """
+    span = _find_field(body, boundary, name)
+    return None if span is None else body[slice(*span)].decode("utf-8", "replace")
+
+
+def _find_field(body: bytes, boundary: bytes, name: str) -> tuple[int, int] | None:
     values = [
         (start, end)
         for headers, start, end in _parts(body, boundary)
@@ -64,7 +69,7 @@ def form_field(body: bytes, boundary: bytes, name: str) -> str | None:
     ]
     if len(values) > 1:
         raise MalformedRequest(f"the form has the field {name!r} {len(values)} times: send it once")
-    return body[slice(*values[0])].decode("utf-8", "replace") if values else None
+    return values[0] if values else None
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -197,12 +202,16 @@ def replace_path_model(request: ClientRequest, model: str) -> ClientRequest:
     )
 
 
-def replace_body_model(body: bytes, model: str, limits: RequestLimits) -> bytes:
-    """Replace the model in a JSON body; return any other body unchanged.
+def replace_body_model(request: ClientRequest, body: bytes, model: str, limits: RequestLimits) -> bytes:
+    """Replace the model that `find_requested_model` found in a form or JSON; return any other body unchanged.
 
     Raises:
         RequestLimitExceeded: it has too many messages, tools or levels.
     """
+    boundary = form_boundary(request.headers.get("content-type", ""))
+    if boundary is not None:
+        span = _find_field(body, boundary, "model")
+        return body if span is None else body[: span[0]] + model.encode() + body[span[1] :]
     edit = SetParameter(path=("model",), value=model, reason="the upstream's name of the model")
     try:
         return formats.apply_edits(formats.parse_request(body, Format.CHAT, limits=limits), (edit,))

@@ -3,8 +3,9 @@
 import pytest
 
 from foveate.errors import MalformedRequest, NoUpstream, WrongApi
+from foveate.formats.request_limits import RequestLimits
 from foveate.gateway.endpoints import ApiFamily, match_endpoint
-from foveate.gateway.model_name import find_requested_model, replace_path_model
+from foveate.gateway.model_name import find_requested_model, replace_body_model, replace_path_model
 from foveate.gateway.request import parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
 
@@ -145,3 +146,15 @@ def test_the_model_of_a_request_is_found_wherever_it_is(
     }
 
     assert find_requested_model(parse_request(scope), body) == model
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [(b"multipart/form-data; boundary=b", FORM), (b"application/json", b'{"n": 1e400, "model" : "whisper-1"}')],
+)
+def test_a_model_gets_another_name_in_the_body(kind: bytes, body: bytes) -> None:
+    """Regression: a form kept the client's name of the model, which the upstream does not know."""
+    path, headers = "/v1/audio/transcriptions", [(b"content-type", kind)]
+    request = parse_request({"method": "POST", "path": path, "query_string": b"", "headers": headers})
+
+    assert replace_body_model(request, body, "a/b", RequestLimits()) == body.replace(b"whisper-1", b"a/b")
