@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
@@ -424,4 +425,5 @@ class HttpProtocol(HttpToolsProtocol):
         self._discard_timer = self.loop.call_later(self.discard_seconds, self.transport.close)
         self.flow.resume_reading()
         if not cycle.keep_alive and self.transport.can_write_eof():
-            self.transport.write_eof()
+            with suppress(OSError):  # the client has left already
+                self.transport.write_eof()

@@ -1,6 +1,7 @@
 """One request and its response on a connection."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -121,6 +122,31 @@ async def test_a_complete_body_is_returned_once_and_followed_by_the_disconnect()
         await has_ended.wait()
 
     assert received == [b"hello", "http.disconnect"]
+
+
+async def test_a_client_that_left_before_its_request_was_rejected_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Regression: ending the connection failed and was logged with a traceback."""
+    client = socket.socket()
+    has_ended = asyncio.Event()
+
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            client.close()
+            await send(start_message(*LENGTH_2))
+            await send(body_message(b"no"))
+            has_ended.set()
+
+    async with connect(app) as (_, writer):
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, writer.get_extra_info("peername"))
+        await loop.sock_sendall(client, POST.replace(b"5", b"5000000"))
+        await asyncio.sleep(0.05)
+
+    assert has_ended.is_set()
+    assert not caplog.records
 
 
 async def test_an_incomplete_body_is_not_returned() -> None:
