@@ -18,6 +18,7 @@ from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, Upstream
 from tests.support.oracles.system_state import wait_for_agent_sums
 from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import http_response, respond_always, running_upstream
 
 RESPONSES = {
     "/v1/messages": {
@@ -218,6 +219,26 @@ def test_a_form_goes_to_the_upstream_of_its_model(
         == [path for path, _ in default_requests]
         == ["/v1/audio/transcriptions"]
     )
+
+
+def test_a_model_gets_its_upstreams_name_in_a_form_and_in_the_path(tmp_path: Path) -> None:
+    """Regression: a form and a request for one model kept the client's name of it."""
+    with running_upstream(respond_always(http_response(b"{}"))) as upstream:
+        other = Upstream(name="other", base_url=f"{upstream.url}/v1", family=ApiFamily.OPENAI, provider="other")
+        with (
+            running_gateway(
+                upstream.url,
+                tmp_path,
+                upstreams=[other],
+                routes=[Route(models="fast", upstream="other", model="org/new")],
+            ) as gateway,
+            httpx.Client(base_url=gateway.openai_url, headers={"authorization": "Bearer sk-x"}) as client,
+        ):
+            client.post("/audio/transcriptions", files={"file": b"\xff"}, data={"model": "fast"})
+            client.get("/models/fast")
+
+    assert b'name="model"\r\n\r\norg/new\r\n' in upstream.requests[0]
+    assert upstream.requests[1].startswith(b"GET /v1/models/org%2Fnew ")
 
 
 def test_a_form_with_two_models_is_rejected(

@@ -343,7 +343,9 @@ class Gateway:
             )
             model = await run_in_thread_if_large(lambda: find_requested_model(request, plain), len(plain))
         route = self._route(request, model, options)
-        if route.model is not None and request.endpoint.model:
+        if route.model is not None and (
+            request.endpoint.model or request.endpoint.operation is Operation.LIST_MODELS
+        ):
             request = replace_path_model(request, route.model)
         elif route.model is not None and plain:
             request = msgspec.structs.replace(request, raw_headers=strip_content_encoding(request.raw_headers))

@@ -187,6 +187,9 @@ def replace_path_model(request: ClientRequest, model: str) -> ClientRequest:
     Raises:
         MalformedRequest: the path does not contain the model.
     """
+    if request.endpoint.operation is Operation.LIST_MODELS:
+        root = request.raw_path.rpartition("/models")[0]
+        return msgspec.structs.replace(request, raw_path=f"{root}/models/{quote(model, safe='')}")
     segments = request.raw_path.split("/")
     previous = ""
     for at, segment in enumerate(segments):
