@@ -1,7 +1,9 @@
 """Large bodies: unauthorised bodies are not read, and all bodies together stay within a memory limit."""
 
+import gc
 import gzip
 import json
+import random
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ from threading import Event
 
 import pytest
 
-from foveate.gateway.request_body import BodyLimits
+from foveate.gateway.request_body import BodyLimits, BufferedBody
 from tests.support.clients.raw_http import (
     ANTHROPIC,
     RawResponse,
@@ -142,6 +144,25 @@ def test_bodies_together_stay_within_the_memory_limit(tmp_path: Path) -> None:
             503
         ] * len(rejected)
         assert post_message(gateway, 3 * MEGABYTE).status == 200
+
+
+def test_a_compressed_body_is_freed_once_it_is_decompressed(tmp_path: Path) -> None:
+    """Regression: it was held until the response, but no longer counted."""
+    held_bytes: list[int] = []
+
+    def behave(connection: UpstreamConnection) -> None:
+        connection.read_request()
+        held_bytes.extend(len(body.data) for body in gc.get_objects() if isinstance(body, BufferedBody))
+        connection.send(http_response(claude_response("Well"), connection="close"))
+
+    body = build_request(metadata={"user_id": random.Random(1).randbytes(MEGABYTE).hex()})
+    with running_upstream(behave) as upstream, running_gateway(upstream.url, tmp_path) as gateway:
+        request = build_post(
+            "/v1/messages", gzip.compress(body), **ANTHROPIC, x_api_key=KEY, content_encoding="gzip"
+        )
+        assert send_raw(gateway.url, request, timeout_seconds=60).status == 200
+
+    assert held_bytes == [0]
 
 
 def test_a_request_that_waits_for_memory_is_served_once_others_end(tmp_path: Path) -> None:

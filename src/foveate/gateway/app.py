@@ -173,7 +173,7 @@ class Gateway:
             if body is not None:
                 client_response.received_bytes = len(body.data)
                 try:
-                    serving = self._serve(request, body.data, client_response, options, body.reservation)
+                    serving = self._serve(request, body.take(), client_response, options, body.reservation)
                     await _serve_until_disconnect(connection, receive, client_response, serving)
                 finally:
                     body.reservation.release()

@@ -473,6 +473,11 @@ class BufferedBody:
     data: bytes
     reservation: BodyReservation
 
+    def take(self) -> bytes:
+        """Return the data, and hold it no longer: a compressed body is freed once it is decompressed."""
+        data, self.data = self.data, b""
+        return data
+
 
 async def read_body(
     connection: RequestConnection | None,
