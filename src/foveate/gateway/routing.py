@@ -53,7 +53,9 @@ class Upstream:
     def url(self, path: str, query: str = "") -> str:
         """Return the upstream's URL for a path of the gateway. OpenAI-style base URLs contain the version."""
         is_openai = self.family is ApiFamily.OPENAI and not self.accepts_both
-        own_path = path.removeprefix(VERSION_PATH) if is_openai else path
+        # Of `/v1@host` the rest would change the host.
+        has_version = path == VERSION_PATH or path.startswith(f"{VERSION_PATH}/")
+        own_path = path.removeprefix(VERSION_PATH) if is_openai and has_version else path
         url = f"{self.base_url.rstrip('/')}{own_path}"
         return f"{url}?{query}" if query else url
 

@@ -8,6 +8,7 @@ from foveate.gateway.endpoints import ApiFamily, match_endpoint
 from foveate.gateway.model_name import find_requested_model, replace_body_model, replace_path_model
 from foveate.gateway.request import parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
+from foveate.http.pool import parse_url
 
 CHAT, MESSAGES = match_endpoint("POST", "/v1/chat/completions", {}), match_endpoint("POST", "/v1/messages", {})
 
@@ -105,6 +106,16 @@ def test_a_model_gets_another_name_in_the_path(path: str, expected_path: str) ->
     assert replace_path_model(parse_request(scope), "a/b").raw_path == expected_path
     with pytest.raises(MalformedRequest, match="does not contain the model's name"):
         replace_path_model(parse_request({**scope, "raw_path": b"/v1beta/elsewhere"}), "a/b")
+
+
+@pytest.mark.parametrize("path", ["/v1@elsewhere.com/x", "/v1.elsewhere.com/x", "/v1:99/x", "/v1/x", "/v1"])
+def test_no_path_leads_to_another_host(path: str) -> None:
+    """Regression: after the host of an upstream whose base URL has no path, the rest named another host."""
+    upstream = Upstream(
+        name="perplexity", base_url="https://api.perplexity.ai", family=ApiFamily.OPENAI, provider="perplexity"
+    )
+
+    assert parse_url(upstream.url(path)).authority == b"api.perplexity.ai"
 
 
 @pytest.mark.parametrize("name", ["llama.cpp", "vllm"])
