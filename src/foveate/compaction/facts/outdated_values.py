@@ -11,8 +11,9 @@ from itertools import accumulate, chain, pairwise
 
 from foveate.compaction.facts.amendments import OMITTED, find_unit_end
 from foveate.compaction.facts.language import language
+from foveate.compaction.facts.rules import find_whole
 from foveate.compaction.facts.statements import Statement, find_statement_subject
-from foveate.compaction.facts.subjects import ValueType
+from foveate.compaction.facts.subjects import ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
 from foveate.compaction.facts.value_updates import is_same_kind
 from foveate.compaction.facts.values import ORDINAL, Mention, find_mentions, split_parts
@@ -20,6 +21,7 @@ from foveate.compaction.facts.values import ORDINAL, Mention, find_mentions, spl
 # Values of these types rarely mean two things in one conversation.
 _DISTINCTIVE = frozenset((ValueType.NAME, ValueType.CODE, ValueType.PATH, ValueType.TIME, ValueType.ADDRESS))
 _MIN_REST_WORDS = 2
+_MIN_NAME_CHARS = 2
 _CLAUSE_END = re.compile(r"[,;:.!?]\s+")
 _CLAUSE_ENDS = ",.;:!?)"
 _EDGES = " ,;:–—-"
@@ -64,11 +66,13 @@ class OutdatedValues:
         """Yield each statement that gives outdated values, which one replaced them, and what remains of it."""
         self._drop_restated(statements[:count], replaced)
         effective = set(replaced.values())
+        farewells = self._find_farewells(statements[:count])
         for number, statement in enumerate(statements):
             if number in replaced or statement.is_summary:
                 continue
             newer: list[int] = []
             outdated: list[Mention] = []
+            places = farewells.get(number, ())
             for mention in find_mentions(statement.text).mentions:
                 for known in chain.from_iterable(self._by_value.get(key, ()) for key in _find_keys(mention)):
                     # "In Python, not Java" is a wish, unless it was Java before.
@@ -82,11 +86,39 @@ class OutdatedValues:
                         break
             text = _cut(statement.text, outdated) if outdated else statement.text
             effective.update(newer)
+            if text == statement.text and places:
+                text = _cut_places(text, [place for place, _ in places])
+                newer += (replacing for _, replacing in places)
             if statement.cancelled and number in effective:
                 text = _cut_cancellation(text)
                 newer.append(number)
             if text != statement.text:
-                yield number, max(newer), with_text(statement, text) if _says_enough(text) else None
+                yield (
+                    number,
+                    max(newer),
+                    with_text(statement, text) if _says_enough(text) and text != statement.label else None,
+                )
+
+    def _find_farewells(self, statements: Sequence[Statement]) -> dict[int, list[tuple[int, int]]]:
+        """Where messages that replace a value still give it: "Ana Lind is ill. Ben Ross will read it.".
+
+        By the number of the statement: each place, and the number of the statement that replaces the value.
+        """
+        found: dict[int, list[tuple[int, int]]] = {}
+        for outdated in chain.from_iterable(self._by_value.values()):
+            value = outdated.mention.value
+            if outdated.is_rejected or _has_longer_name(outdated.mention, statements[outdated.replaced_by]):
+                continue
+            message = statements[outdated.replaced_by].message_index
+            number = outdated.replaced_by
+            while number >= 0 and statements[number].message_index == message:
+                text = statements[number].text.lower()
+                for word in {value, *(_distinct_words(outdated))}:
+                    for start in find_whole(word, text):
+                        if not _gives_new_value(statements[number].text, start, outdated.mention):
+                            found.setdefault(number, []).append((start, outdated.replaced_by))
+                number -= 1
+        return found
 
     def _drop_restated(self, statements: Sequence[Statement], replaced: Mapping[int, int]) -> None:
         """Forget what people say again after it was replaced."""
@@ -101,6 +133,41 @@ class OutdatedValues:
                         if statement.message_index <= statements[outdated.replaced_by].message_index
                         or not _is_same(statement, mention, outdated)
                     ]
+
+
+def _has_longer_name(mention: Mention, statement: Statement) -> bool:
+    """Return whether a statement has a longer name with the same words: "Lind", "Ana Lind"."""
+    words = set(split_words(mention.value))
+    return mention.value_type is ValueType.NAME and any(
+        words < set(split_words(other.value)) for other in find_mentions(statement.text).mentions
+    )
+
+
+def _gives_new_value(text: str, place: int, old: Mention) -> bool:
+    """Return whether the part of a text at a place says what replaced a value: "We renamed X to Y"."""
+    start = 0
+    for part in split_parts(text):
+        end = start + len(part)
+        if start <= place < end:
+            words = set(split_words(old.value))
+            return any(
+                start <= mention.start < end
+                and mention.start > place
+                and words.isdisjoint(split_words(mention.value))
+                and mention.value_type is not ValueType.NAME
+                and is_same_kind(mention, old)
+                for mention in find_mentions(text).mentions
+            )
+        start = end
+    return False
+
+
+def _distinct_words(outdated: _Outdated) -> Iterator[str]:
+    """Words that stand for a whole name: not those of several names."""
+    if outdated.mention.value_type is ValueType.NAME:
+        for word in split_words(outdated.mention.value):
+            if len(word) > _MIN_NAME_CHARS:
+                yield word
 
 
 def _find_keys(mention: Mention) -> list[str]:
@@ -189,6 +256,15 @@ def _cut(text: str, outdated: Sequence[Mention]) -> str:
             text = text[:start] + text[end:]
             places = [place - (end - start) for place in places]
     return _keep_parts(text, lambda start, end: not any(start <= place < end for place in places))
+
+
+def _cut_places(text: str, places: Sequence[int]) -> str:
+    """The text without the parts in which something is said of outdated values, unless another is in them."""
+
+    def is_kept(start: int, end: int) -> bool:
+        return not any(start <= place < end for place in places)
+
+    return _keep_parts(text, is_kept)
 
 
 def _cut_cancellation(text: str) -> str:
