@@ -1,6 +1,6 @@
 """Tell whether two sentences are about different things: "the staging port", "the production port"."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from foveate.compaction.facts.language import language
 from foveate.compaction.facts.subjects import Subject
@@ -10,6 +10,8 @@ WordSimilarity = Callable[[tuple[str, ...], tuple[str, ...]], Sequence[Sequence[
 
 # Cosine of the vectors of two words that mean the same; days of the week are below.
 _SAME_MEANING = 0.5
+# Cosine of the vectors of two words that mean nearly the same; names of siblings (north, south) are below.
+SYNONYM_COSINE = 0.37
 _DIRECTIONS = (("from", "to"), ("von", "nach"), ("aus", "nach"), ("da", "per"))
 
 
@@ -77,3 +79,47 @@ def have_other_attributes(one: Subject, other: Subject) -> bool:
     """Return whether both have different words before a common word: "terse answers", "warm answers"."""
     heads = {right for left, stem, right in one.slots if not left and stem not in other.words}
     return any(not left and right in heads and stem not in one.words for left, stem, right in other.slots)
+
+
+def have_other_topics(new: Subject, old: Subject, similarity: WordSimilarity) -> bool:
+    """Return whether neither statement mentions the other's topic: "The office is …", "The warehouse is …"."""
+
+    def mentions(subject: Subject, topic: tuple[str, ...], words: Mapping[str, str]) -> bool:
+        if any(stem in subject.words for stem in topic):
+            return True
+        rows = similarity(tuple(words.get(stem, stem) for stem in topic), tuple(subject.words.values()))
+        return any(cosine >= SYNONYM_COSINE for row in rows for cosine in row)
+
+    return (
+        bool(new.topic and old.topic)
+        and not mentions(old, new.topic, new.words)
+        and not mentions(new, old.topic, old.words)
+    )
+
+
+def are_different(one: Subject, other: Subject, similarity: WordSimilarity) -> bool:
+    """Return whether a value of one statement cannot replace that of the other."""
+    if one.is_negated or other.is_negated or (one.is_step and other.is_step):
+        return True  # "Never touch table 3." "Never touch table 4."
+    return (
+        are_in_same_slot(one, other, similarity)
+        or have_other_qualifiers(one, other)
+        or have_other_topics(one, other, similarity)
+    )
+
+
+def names_other_thing(new: Subject, old: Subject) -> bool:
+    """Return whether a statement without a cue says that it is about something else than an old one."""
+    return (
+        has_other_qualifier(new, old)
+        or have_other_heads(new, old)
+        # "Ana is a vegetarian." "Ben is a vegetarian."
+        or bool(new.leading_names and old.leading_names and new.leading_names.isdisjoint(old.leading_names))
+        # "Rear tyres need 2.8 bar." "With the trailer the rear tyres need 3.1 bar."
+        or bool(new.condition and new.condition not in old.words)
+        # "Lunch is at 12:30." "Lunch for the kids is at 11:45.", "The slides for the lunch …"
+        or any(
+            relation in language().prepositions and (name not in old.words or name in old.topic)
+            for relation, name in new.qualifiers - old.qualifiers
+        )
+    )

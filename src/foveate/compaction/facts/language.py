@@ -24,8 +24,7 @@ class Language:
     update_cues: re.Pattern[str]
     update_words: frozenset[str]
     weak_cues: re.Pattern[str]
-    shares: re.Pattern[str]
-    time_limits: re.Pattern[str]
+    end_cues: re.Pattern[str]
     correction_cues: frozenset[str]
     rejections: re.Pattern[str]
     refusals: re.Pattern[str]
@@ -76,8 +75,7 @@ def language() -> Language:
         update_cues=compile_phrases(table["update_cues"]),
         update_words=frozenset(word for phrase in table["update_cues"] for word in phrase.split()),
         weak_cues=compile_phrases(table["weak_cues"]),
-        shares=compile_phrases(table["shares"]),
-        time_limits=compile_phrases(table["time_limits"]),
+        end_cues=compile_phrases(table["end_cues"]),
         correction_cues=frozenset(table["correction_cues"]),
         rejections=compile_phrases(table["rejections"]),
         refusals=compile_phrases(table["refusals"]),

@@ -12,18 +12,21 @@ Without word vectors (the extra `search`), only words with the same stem count a
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import log
 from typing import TYPE_CHECKING
 
 from foveate.compaction.facts.amendments import amend, amend_name, changed_values, find_rename, is_same_text
 from foveate.compaction.facts.contrasts import (
+    SYNONYM_COSINE,
     WordSimilarity,
+    are_different,
     are_in_same_slot,
     has_other_qualifier,
     have_other_attributes,
     have_other_heads,
     have_other_qualifiers,
+    have_other_topics,
 )
 from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.outdated_values import OutdatedValues, with_text, without_values
@@ -33,6 +36,7 @@ from foveate.compaction.facts.subjects import POSSESSIVE, Subject, ValueType, sp
 from foveate.compaction.facts.texts import Speaker
 from foveate.compaction.facts.value_updates import (
     ChangedValue,
+    Surroundings,
     ValueIndex,
     find_other_changes,
     find_signs,
@@ -58,8 +62,6 @@ _SAME_WITHOUT_VALUES = 0.5
 # Degrees from this on are certain; by how much they exceed it tells which of several fits best.
 _CERTAIN = 2.0
 _EXACT = float("inf")
-# Cosine of the vectors of two words that mean nearly the same; names of siblings (north, south) are below.
-_SYNONYM_COSINE = 0.37
 _MAX_VECTORS = 20_000
 _MAX_MATRICES = 1_000
 _MAX_POSTINGS = 16
@@ -86,17 +88,8 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
     postings: dict[str, list[int]] = {}
     replaced: dict[int, int] = {}
     known = list(statements)
-    values = ValueIndex()
+    values = ValueIndex(partial(are_different, similarity=vocabulary.similarity))
     outdated = OutdatedValues()
-
-    def are_different(one: Subject, other: Subject) -> bool:
-        if one.is_negated or other.is_negated or (one.is_step and other.is_step):
-            return True  # "Never touch table 3." "Never touch table 4."
-        return (
-            are_in_same_slot(one, other, vocabulary.similarity)
-            or have_other_qualifiers(one, other)
-            or _have_other_topics(one, other, vocabulary.similarity)
-        )
 
     def find_degrees(statement: Statement, before: Statement | None) -> dict[int, float]:
         hits: Counter[int] = Counter()
@@ -122,12 +115,13 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 degrees[earlier] = degree
         return degrees
 
-    def find_changes(number: int, before: Statement | None) -> dict[int, list[ChangedValue]]:
+    def find_changes(number: int) -> dict[int, list[ChangedValue]]:
         statement = statements[number]
         changes: dict[int, list[ChangedValue]] = {}
         if statement.speaker is Speaker.USER and not (statement.is_quoted or statement.is_summary):
-            replies = _replies(statements, number)
-            for change in values.find_changes(statement, before, replies, known, replaced, are_different):
+            for change in values.find_changes(
+                statement, find_surroundings(statements, number), known, replaced
+            ):
                 changes.setdefault(change.number, []).append(change)
         return changes
 
@@ -137,7 +131,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             posting.append(number)
             if len(posting) > _MAX_POSTINGS:
                 del posting[0]
-        values.add(number, known[number], before)
+        values.add(number, known[number], before, is_rest=number >= len(statements))
 
     def replace_by(number: int, current: Mapping[int, Statement | None]) -> None:
         for earlier, rest in current.items():
@@ -167,7 +161,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 degrees = find_degrees(update, None)
             if statement.completes is not None and statement.completes not in replaced:
                 degrees[statement.completes] = _EXACT
-            changes = find_changes(number, before)
+            changes = find_changes(number)
             for earlier in _select_outdated(degrees, known):
                 old = known[earlier]
                 if _cancels(update, old):
@@ -177,11 +171,15 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 current = amend(old, update) if old.speaker is Speaker.USER else None
                 loses_names = not update.subject.has_cue and _loses_names(old, update)
                 found = changes.get(earlier)
-                if found and (
-                    current is not None
-                    or loses_names
-                    or _hard_values(old) - _values(update) > {found[0].old.value}
-                    or _says_more(old, update, found)
+                if (
+                    found
+                    and statement.completes != earlier
+                    and (
+                        current is not None
+                        or loses_names
+                        or _hard_values(old) - _values(update) > {found[0].old.value}
+                        or _says_more(old, update, found)
+                    )
                 ):
                     current = _write(old, statement, found)
                 if current is not None or not loses_names:
@@ -230,19 +228,23 @@ def _changed_mentions(old: Statement, new: str, rest: str = "") -> list[Mention]
     ]
 
 
-def _replies(statements: Sequence[Statement], number: int) -> list[str]:
-    """What the assistant says just before a statement and just after it."""
+def find_surroundings(statements: Sequence[Statement], number: int) -> Surroundings:
+    """The statements before one in its message, and what the assistant says just before and after it."""
+    place = statements[number].message_index
+    earlier: list[Statement] = []
     replies: list[str] = []
     for step in (-1, 1):
-        position = number + step
-        while 0 <= position < len(statements) and abs(position - number) <= _MAX_REPLIES:
+        for position in range(number + step, number + step * (_MAX_REPLIES + 1), step):
+            if not 0 <= position < len(statements):
+                break
             other = statements[position]
             if other.speaker is Speaker.MODEL:
                 replies.append(other.text)
-            elif other.message_index != statements[number].message_index:
+            elif other.message_index != place:
                 break
-            position += step
-    return replies
+            elif step < 0:
+                earlier.append(other)
+    return Surroundings(earlier, replies)
 
 
 _MAX_REPLIES = 6
@@ -579,7 +581,7 @@ def _compare(
     overlap = overlap or vocabulary.overlap(new, old)
     if has_cue and overlap.contained < _SAME_WITH_CUE:
         overlap = vocabulary.overlap(new, old, with_synonyms=True)
-    if overlap.contained < _LIKELY_WITH_CUE or _have_other_topics(new, old, vocabulary.similarity):
+    if overlap.contained < _LIKELY_WITH_CUE or have_other_topics(new, old, vocabulary.similarity):
         return 0.0
     is_order = old.is_negated or not _refers_back(new)
     if new.is_negated != old.is_negated and is_order and overlap.common < _SAME_WORDING:
@@ -738,22 +740,6 @@ def _has_other_words(new: Subject, old: Subject, vocabulary: "_Vocabulary") -> b
     return (overlap.contained if names_old_value else overlap.common) >= _SAME_WITHOUT_VALUES
 
 
-def _have_other_topics(new: Subject, old: Subject, similarity: WordSimilarity) -> bool:
-    """Return whether neither statement mentions the other's topic: "The office is …", "The warehouse is …"."""
-
-    def mentions(subject: Subject, topic: tuple[str, ...], words: Mapping[str, str]) -> bool:
-        if any(stem in subject.words for stem in topic):
-            return True
-        rows = similarity(tuple(words.get(stem, stem) for stem in topic), tuple(subject.words.values()))
-        return any(cosine >= _SYNONYM_COSINE for row in rows for cosine in row)
-
-    return (
-        bool(new.topic and old.topic)
-        and not mentions(old, new.topic, new.words)
-        and not mentions(new, old.topic, old.words)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Overlap:
     """`common`: share of all words that are the same; `contained`: of the shorter statement's words."""
@@ -802,11 +788,11 @@ class _Vocabulary:
         matched = set(shared)
         rows = self.similarity(tuple(new.values()), tuple(old.values()))
         for stem, row in zip(new, rows, strict=True):
-            if stem in shared or max(row, default=0.0) < _SYNONYM_COSINE:
+            if stem in shared or max(row, default=0.0) < SYNONYM_COSINE:
                 continue
             others = ((cosine, other) for cosine, other in zip(row, old, strict=True) if other not in matched)
             cosine, best = max(others, default=(0.0, ""))
-            if cosine >= _SYNONYM_COSINE:
+            if cosine >= SYNONYM_COSINE:
                 same += min(self._weight(stem), self._weight(best))
                 matched.add(best)
         return same

@@ -1,33 +1,42 @@
-"""Find which single value of an earlier statement a later one changes.
+"""Find which value of an earlier statement a later one changes.
 
-"The left bed is 2.4 m and the right one 1.8 m." "Only 2.1 m on the left." People give a new value in few words,
-and the assistant repeats it with what it belongs to ("Then the left bed becomes 2.1 m."). So each value is
-compared with those of earlier statements of the same type and unit, by the words in the same part of the
-sentence: those of the person, and those of the assistant just before and after. If the sentence does not name
-what the value is of ("It's called …", "We're landing on …"), the only other value of the same form is meant.
-After a sentence that gives the reason, one word in common is enough.
+"The left bed is 2.4 m and the right one 1.8 m." "Only 2.1 m on the left." Each new value is compared with
+earlier ones of the same type and unit that a person said. General features of a pair are weighed: how many
+words around both values are the same, also in what the assistant says next to them; what announces a change or
+says that the old one has ended; and how many others there are. The weights are fitted (`value_updates.toml`).
+The likeliest old value is replaced, if it is likely enough. Without any sign of a change, its words must be the
+same.
 """
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import repeat
+import tomllib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from heapq import nlargest
+from math import log, log1p
+from pathlib import Path
 
 from foveate.compaction.facts.amendments import OMITTED, find_unit_end
-from foveate.compaction.facts.contrasts import are_in_same_slot, have_other_qualifiers
+from foveate.compaction.facts.contrasts import have_other_heads, have_other_qualifiers, names_other_thing
 from foveate.compaction.facts.language import language
 from foveate.compaction.facts.statements import Statement
 from foveate.compaction.facts.subjects import Subject, ValueType, find_subject, split_words
 from foveate.compaction.facts.texts import Speaker
-from foveate.compaction.facts.values import ORDINAL, Mention, Wording, find_mentions
+from foveate.compaction.facts.values import ORDINAL, Mention, find_mentions
 
+_WEIGHTS_FILE = Path(__file__).with_name("value_updates.toml")
 _MAX_TEXTS = 20_000
-_MIN_PREFIX_CHARS = 3
-_MAX_POSTINGS = 16
-_MAX_RECENT = 48
-_MAX_LATEST = 12
+_MAX_POSTINGS = 8
+_MAX_RECENT = 24
+_MAX_COMPARED = 4
+_MAX_WEIGHT = 2.5
+_MAX_OVERLAP = 3.0
+_MAX_LEAD = 2.0
+_SHORT = 1
+# Among so many values, it means much that there is only one of a kind.
+_MANY_VALUES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,278 +48,373 @@ class ChangedValue:
     new: Mention
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is said around a statement.
+
+    `earlier` are the statements before it in the same message, the nearest first, and `replies` what the
+    assistant says just before and after it.
+    """
+
+    earlier: Sequence[Statement]
+    replies: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePair:
+    change: ChangedValue
+    features: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _SaidValue:
+    """A value that a person said, with the stems of its statement and of the one before."""
+
+    number: int
+    message_index: int
+    mention: Mention
+    stems: frozenset[str]
+    before: frozenset[str]
+
+
 class ValueIndex:
-    """The values of statements that are still true, by the words around them."""
+    """The values that people said so far, by type and by the words around them.
 
-    def __init__(self) -> None:
-        self._contexts: dict[int, frozenset[str]] = {}
-        """The words of the statement before each, in the same message."""
-        self._postings: dict[str, deque[tuple[int, Mention]]] = {}
-        self._recent: deque[tuple[int, Mention]] = deque(maxlen=_MAX_RECENT)
-        self._repeated: deque[Mention] = deque(maxlen=_MAX_LATEST)
-        """What the assistant said of late."""
+    `are_different` compares what two statements are about.
+    """
 
-    def add(self, number: int, statement: Statement, before: Statement | None) -> None:
-        """`before` is the statement before it in the same message."""
-        if statement.is_quoted:
+    def __init__(self, are_different: Callable[[Subject, Subject], bool]) -> None:
+        self._are_different = are_different
+        self._recent: dict[ValueType, deque[_SaidValue]] = {}
+        self._postings: dict[str, deque[_SaidValue]] = {}
+        self._statement_counts: Counter[str] = Counter()
+        """In how many statements each stem is."""
+        self._value_counts: Counter[str] = Counter()
+
+    def add(
+        self, number: int, statement: Statement, before: Statement | None, *, is_rest: bool = False
+    ) -> None:
+        """`before` is the statement before it in the same message; `is_rest`: it remains of an earlier one."""
+        if statement.is_quoted or statement.speaker is not Speaker.USER:
             return
         wording = find_mentions(statement.text)
-        self._contexts[number] = find_mentions(before.text).stems if before else frozenset()
-        names = _find_names(wording) | self._contexts[number]
+        stems_before = find_mentions(before.text).stems if before else frozenset[str]()
         for mention in wording.mentions:
-            if statement.speaker is Speaker.USER:
-                self._recent.append((number, mention))
-                self._add_postings(number, mention, names if mention.value_type in _NAMED_TYPES else ())
-                for said in self._repeated:
-                    if said.normal == mention.normal:
-                        self._add_postings(number, replace(mention, near=mention.near | said.near))
-            else:  # The assistant says a value with what it belongs to.
-                self._repeated.append(mention)
-                for earlier, old in [*self._recent][-_MAX_LATEST:]:
-                    if old.normal == mention.normal:
-                        self._add_postings(earlier, replace(old, near=old.near | mention.near))
-
-    def _add_postings(self, number: int, mention: Mention, names: Iterable[str] = ()) -> None:
-        for key in {stem[:_MIN_PREFIX_CHARS] for stem in (*mention.near, *names)}:
-            self._postings.setdefault(key, deque(maxlen=_MAX_POSTINGS)).append((number, mention))
+            said = _SaidValue(number, statement.message_index, mention, wording.stems, stems_before)
+            self._recent.setdefault(mention.value_type, deque(maxlen=_MAX_RECENT)).append(said)
+            for stem in mention.near:
+                self._postings.setdefault(stem, deque(maxlen=_MAX_POSTINGS)).append(said)
+            self._value_counts[mention.normal] += 0 if is_rest else 1
+        if not is_rest:
+            self._statement_counts.update(wording.stems)
 
     def find_changes(
         self,
         statement: Statement,
-        before: Statement | None,
-        replies: Sequence[str],
+        surroundings: Surroundings,
         known: Sequence[Statement],
         replaced: Mapping[int, int],
-        are_different: Callable[[Subject, Subject], bool],
     ) -> Iterator[ChangedValue]:
-        """The values of earlier statements that a statement changes.
+        """The values of earlier statements that a statement changes."""
+        weights, threshold = _load_weights()
+        best: dict[int, tuple[float, int, ChangedValue]] = {}
+        for pair in self.find_pairs(statement, surroundings, known, replaced):
+            change = pair.change
+            score = sum(weights.get(name, 0.0) * value for name, value in pair.features.items())
+            if score > threshold and (score, change.number) > best.get(change.new.start, (threshold, -1))[:2]:
+                best[change.new.start] = score, change.number, change
+        for _, _, change in best.values():
+            yield change
 
-        `before` is the statement before it in the same message, `replies` are what the assistant said just
-        before and after it. `are_different` compares two statements.
-        """
+    def find_pairs(
+        self,
+        statement: Statement,
+        surroundings: Surroundings,
+        known: Sequence[Statement],
+        replaced: Mapping[int, int],
+    ) -> Iterator[ValuePair]:
+        """The values of a statement, each with the earlier ones that it may change, and their features."""
         wording = find_mentions(statement.text)
-        texts = statement.text, before.text if before else ""
-        said = {mention.value for text in texts for mention in find_mentions(text).mentions}
-        said.update(match[1].lower() for text in texts for match in _CAPITALIZED.finditer(text))
-        # "The hall is taken. We start at 10:30."
-        announcing = [before] if before is not None and not _hard_mentions(before.text) else []
-        has_cue = any(said_before.subject.has_cue for said_before in (statement, *announcing))
-        has_weak_cue = any(
-            language().weak_cues.search(said_before.text) for said_before in (statement, *announcing)
+        before = surroundings.earlier[0] if surroundings.earlier else None
+        context = _Context(
+            statement,
+            wording.stems,
+            find_mentions(before.text).stems if before else frozenset(),
+            frozenset[str]().union(*(find_mentions(said.text).stems for said in surroundings.earlier[1:])),
+            _find_endings([statement, *surroundings.earlier]),
         )
-        refers_back = not language().back_references.isdisjoint(split_words(statement.text.lower())[:1])
-        others = [(find_mentions(reply), language().update_cues.search(reply) is not None) for reply in replies]
-        for mention in wording.mentions:
-            names = _find_names(wording) - set(split_words(mention.value))
-            views = [_View(mention, wording.stems, has_cue, names)]
-            for other, is_change in others:
-                views += [
-                    _View(repeated, frozenset(), is_change)
-                    for repeated in other.mentions
-                    if repeated.normal == mention.normal
-                ]
-            change = self._find_change(statement, views, said, known, replaced, are_different, has_weak_cue)
-            says_little = (
-                not _near_in_part(mention)
-                or mention.value_type is ValueType.CODE
-                or (statement.subject.has_cue and _starts_with_pronoun(mention.part))
-            )
-            if change is None and (
-                refers_back
-                or (says_little and (statement.subject.has_cue or any(view.has_cue for view in views[1:])))
-            ):
-                change = self._find_only(statement, mention, known, replaced, are_different)
-            # "The builders stay, we can't move till 3 September."
-            is_reason_in_front = mention.value_type in _NAMED_TYPES and not statement.text.startswith(
-                mention.part
-            )
-            is_explained = bool(announcing) or is_reason_in_front
-            if change is None and is_explained:
-                change = self._find_explained(statement, mention, announcing, known, replaced)
-            if change is not None and change.old.normal != mention.normal:
-                yield change
-
-    def _find_change(
-        self,
-        statement: Statement,
-        views: Sequence["_View"],
-        said: Set[str],
-        known: Sequence[Statement],
-        replaced: Mapping[int, int],
-        are_different: Callable[[Subject, Subject], bool],
-        has_weak_cue: bool,
-    ) -> ChangedValue | None:
-        has_cue = has_weak_cue or any(view.has_cue for view in views)
-        own = views[0].mention
-        hard = _hard_mentions(statement.text)
-        best: list[tuple[float, int, Mention]] = []
-        for number, old in self._candidates(views):
-            alike = [view for view in views if is_same_kind(view.mention, old)]
-            if not alike or number in replaced or known[number].message_index >= statement.message_index:
+        for new in wording.mentions:
+            repeated = [
+                (mention, reply)
+                for reply in surroundings.replies
+                for mention in find_mentions(reply).mentions
+                if mention.normal == new.normal
+            ]
+            near_reply = frozenset[str]().union(*(mention.near for mention, _ in repeated))
+            candidates = [
+                said
+                for said in self._find_candidates(new, context.before | near_reply)
+                if said.message_index < statement.message_index
+                and said.number not in replaced
+                and said.mention.normal != new.normal
+                and is_same_kind(new, said.mention)
+            ]
+            if not candidates:
                 continue
-            is_wrong = old.value in said and old.value != own.value
-            wording = find_mentions(known[number].text)
-            stems = wording.stems if old.near <= wording.stems else wording.stems | old.near
-            # "Breakfast on weekdays starts at 6:30." "Breakfast on Sundays starts at 7:30."
-            has_same_types = all(any(is_same_kind(new, other) for other in wording.mentions) for new in hard)
-            link = max(
-                (
-                    link
-                    for view in alike
-                    if (link := _link(view, old, stems, self._contexts.get(number, frozenset())))
-                    and _is_evident(
-                        view.mention,
-                        old,
-                        has_cue=has_cue,
-                        is_wrong=is_wrong,
-                        is_contained=has_same_types and _is_contained(view.mention, old, stems),
-                        is_taken_over=view.has_cue and _count_shared(view.context, old.near) > 1,
-                    )
-                    and not are_different(_find_part_subject(view.mention.part), _find_part_subject(old.part))
-                ),
-                default=0.0,
-            )
-            # Perhaps in another part, which says something else.
-            is_negated = statement.subject.is_negated or (
-                known[number].subject.is_negated and not _find_part_subject(old.part).is_negated
-            )
-            if link and (is_negated or not are_different(statement.subject, known[number].subject)):
-                best.append((link, number, old))
-        if not best:
-            return None
-        link, number, old = max(best, key=lambda found: found[:2])
-        same = {other[2].start for other in best if other[:2] == (link, number)}
-        return ChangedValue(number, old, own) if len(same) == 1 else None
-
-    def _find_only(
-        self,
-        statement: Statement,
-        new: Mention,
-        known: Sequence[Statement],
-        replaced: Mapping[int, int],
-        are_different: Callable[[Subject, Subject], bool],
-    ) -> ChangedValue | None:
-        """The only value of the same form that was said not long ago, if little is said about the new one."""
-        if len(_near_in_part(new)) > 1:
-            return None
-        found = [
-            ChangedValue(number, old, new)
-            for number, old in self._recent
-            if (new.unit or statement.subject.has_cue) and _has_same_form(new, old)
-            if number not in replaced and old.normal != new.normal
-            # "wheel £41,000, roof 23,500"
-            if new.value_type is not ValueType.MONEY
-            or not any(
-                is_same_kind(other, old) for other in find_mentions(known[number].text).mentions if other != old
-            )
-        ]
-        repeated = {mention.normal for mention in self._repeated}
-        latest = {number for number, _ in [*self._recent][-_MAX_LATEST:]}
-        for candidates in (
-            found,
-            [change for change in found if change.number in latest] if len(_near_in_part(new)) <= 1 else [],
-            [change for change in found if change.old.normal in repeated],
-        ):
-            if len(candidates) == 1:
-                (change,) = candidates
-                old = known[change.number]
-                is_same_message = old.message_index >= statement.message_index
-                subjects = statement.subject, old.subject
-                if statement.subject.is_negated:  # "I can't come that early, so we land on 21 May."
-                    subjects = _find_part_subject(new.part), _find_part_subject(change.old.part)
-                return None if is_same_message or are_different(*subjects) else change
-        return None
-
-    def _find_explained(
-        self,
-        statement: Statement,
-        new: Mention,
-        announcing: Sequence[Statement],
-        known: Sequence[Statement],
-        replaced: Mapping[int, int],
-    ) -> ChangedValue | None:
-        """The only value of the same form with a word in common, after a clause that gives the reason.
-
-        After a sentence that announces a change, no word need be the same for the only date or amount.
-
-        "The server listens on port 3307." "The network was divided. MariaDB is reachable on port 3310."
-        """
-        subject = statement.subject
-        part = _find_part_subject(new.part)
-        if new.value_type is ValueType.NAME or subject.is_step or not _near_in_part(new):
-            return None
-        if part.is_negated and not language().time_limits.search(new.part):
-            return None
-        hard = [mention for mention in _hard_mentions(statement.text) if is_same_kind(mention, new)]
-        if len(hard) > 1:
-            return None
-        stems = (find_mentions(said.text).stems for said in (*announcing, statement) if announcing)
-        view = _View(new, frozenset[str]().union(*stems), has_cue=False)
-        found: list[tuple[int, ChangedValue]] = []
-        rates = [(number, old) for number, old in self._recent if _is_share(new) and _is_share(old)]
-        for number, old in (*self._candidates([view]), *rates):
-            earlier = known[number]
-            if (
-                number in replaced
-                or earlier.message_index >= statement.message_index
-                or not _is_similar(new, old)
-                or _find_part_subject(old.part).is_negated
-            ):
-                continue
-            parts = part, _find_part_subject(old.part)
-            if are_in_same_slot(*parts) or have_other_qualifiers(*parts):
-                continue
-            own = _near_in_part(old)
-            shared = 2 * _count_shared(new.near, own) + _count_shared(view.context, own)
-            if _is_share(new) and _is_share(old):
-                shared += 2
-            if shared:
-                found.append((shared, ChangedValue(number, old, new)))
-        most = max((shared for shared, _ in found), default=0)
-        best = {change.old.normal: change for shared, change in found if shared == most}
-        if not found and any(said.subject.has_cue for said in announcing):
-            best = {
-                old.normal: ChangedValue(number, old, new)
-                for number, old in self._recent
-                if number not in replaced
-                and known[number].message_index < statement.message_index
-                and new.value_type in (ValueType.DATE, ValueType.MONEY)
-                and _is_similar(new, old)
+            own = _near_in_part(new)
+            shared = {
+                number: self._weigh_shared(new, said, context, near_reply)
+                for number, said in enumerate(candidates)
             }
-        return next(iter(best.values())) if len(best) == 1 else None
+            ranks = {
+                number: _rank(weights) + (said.mention.normal in context.endings)
+                for (number, weights), said in zip(shared.items(), candidates, strict=True)
+            }
+            alike = {said.mention.normal for said in candidates if _has_same_form(new, said.mention)}
+            hard = find_mentions(statement.text).mentions
+            of_new = {
+                "always": 1.0,
+                "cue": float(statement.subject.has_cue),
+                "cue_before": float(before is not None and before.subject.has_cue),
+                "cue_in_reply": float(
+                    any(language().update_cues.search(reply) is not None for _, reply in repeated)
+                ),
+                "weak_cue": float(
+                    any(
+                        language().weak_cues.search(said.text)
+                        for said in (statement, *surroundings.earlier[:1])
+                    )
+                ),
+                "ended": float(context.endings is not None and any(context.endings.values())),
+                "novel": sum(not self._statement_counts[stem] for stem in own) / max(len(own), 1),
+                "known": float(self._value_counts[new.normal] > 0),
+                "rivals": log1p(len(alike)),
+                "pronoun": float(_starts_with_pronoun(new.part)),
+                "short": float(len(new.near) <= _SHORT),
+                "bare": float(not own),
+                "several_new": float(sum(is_same_kind(other, new) for other in hard) > 1),
+            }
+            for number in nlargest(_MAX_COMPARED, ranks, key=lambda number: (ranks[number], number)):
+                said = candidates[number]
+                parts = _find_part_subject(new.part), _find_part_subject(said.mention.part)
+                heads = statement.subject, known[said.number].subject
+                # "The bedroom window is 120 cm wide." "The bedroom door is new: 80 cm."
+                if self._are_different(*parts) or (not own and have_other_heads(*heads)):
+                    continue
+                others = [
+                    rank
+                    for other, rank in ranks.items()
+                    if candidates[other].mention.normal != said.mention.normal
+                ]
+                lead = ranks[number] - max(others) if others else 0.0
+                subjects = statement.subject, known[said.number].subject
+                features = {
+                    **of_new,
+                    **shared[number],
+                    "lead": max(min(lead, _MAX_LEAD), -_MAX_LEAD),
+                    "nothing_shared": float(not ranks[number]),
+                    **self._compare(new, said, context, known[said.number], only=len(alike) == 1),
+                }
+                features["other_thing"] = float(_names_other_thing(features, new, said.mention, subjects))
+                # Without any sign of a change, only the same words tell that it is the same thing.
+                is_same = (features["contained"] or features["reply"]) and not features["other_thing"]
+                if not is_same and not any(features[name] for name in _EVIDENCE):
+                    continue
+                yield ValuePair(ChangedValue(said.number, said.mention, new), _combine(features))
 
-    def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
-        keys = {
-            stem[:_MIN_PREFIX_CHARS]
-            for view in views
-            for stem in (*view.mention.near, *view.context, *view.names)
+    def _find_candidates(self, new: Mention, stems: Iterable[str]) -> Iterable[_SaidValue]:
+        types = (new.value_type, *(_NUMBER_TYPES if new.value_type is ValueType.NUMBER else ()))
+        found = {id(said): said for value_type in types for said in self._recent.get(value_type, ())}
+        for stem in (*new.near, *stems):
+            found.update((id(said), said) for said in self._postings.get(stem, ()))
+        return found.values()
+
+    def _weigh(self, stems: frozenset[str]) -> float:
+        if not stems:
+            return 0.0
+        counts = self._statement_counts
+        return min(sum(1 / (1 + log(max(counts[stem], 1))) for stem in stems), _MAX_WEIGHT)
+
+    def _weigh_shared(
+        self, new: Mention, old: _SaidValue, context: "_Context", near_reply: frozenset[str]
+    ) -> dict[str, float]:
+        """The weight of the words that are around both, each counted where it is nearest."""
+        near = old.mention.near
+        shared = new.near & near
+        return {
+            "near": self._weigh(shared),
+            "statement": self._weigh((context.stems & old.stems) - shared),
+            "before": self._weigh((context.before & near) - shared),
+            "before_statement": self._weigh((context.before & old.stems) - shared - near),
+            "message": self._weigh((context.message - context.before) & (near | old.stems)),
+            "before_old": self._weigh((new.near & old.before) - near),
+            "reply": self._weigh((near_reply & near) - shared),
         }
-        found = {
-            (number, mention.start, mention.near): (number, mention)
-            for key in keys
-            for number, mention in self._postings.get(key, ())
+
+    def _compare(
+        self, new: Mention, said: _SaidValue, context: "_Context", statement: Statement, *, only: bool
+    ) -> dict[str, float]:
+        old = said.mention
+        parts = _find_part_subject(new.part), _find_part_subject(old.part)
+        subjects = context.statement.subject, statement.subject
+        is_same_form = _has_same_form(new, old)
+        mentions = find_mentions(statement.text).mentions
+        return {
+            f"is_{old.value_type.value}": 1.0,
+            "same_form": float(is_same_form),
+            "contained": float(bool(new.near) and new.near <= said.stems | said.before | old.near),
+            "same_shape": float(_find_shape(new.value) == _find_shape(old.value)),
+            "same_unit": float(bool(old.unit) and old.unit == new.unit),
+            "unit_lost": float(bool(old.unit) and not new.unit),
+            "unit_added": float(bool(new.unit) and not old.unit),
+            "other_type": float(new.value_type is not old.value_type),
+            "only": float(only and is_same_form) * min(len(self._value_counts) / _MANY_VALUES, 1.0),
+            "ratio": _find_ratio(new, old),
+            "named": float(old.normal in context.endings or _is_named(old, new, context.endings)),
+            "named_ended": float(context.is_ended(old, new)),
+            "times_said": log(max(self._value_counts[old.normal], 1)),
+            "distance": log1p(context.statement.message_index - said.message_index),
+            "several_old": float(sum(is_same_kind(other, old) for other in mentions) > 1),
+            "negated_old": float(parts[1].is_negated),
+            "different": float(self._are_different(*subjects)),
+            "other_qualifier": float(have_other_qualifiers(*parts) or have_other_qualifiers(*subjects)),
         }
-        return iter(found.values())
-
-
-# Perhaps a name, also at the start of a sentence and with an ending: "Reza's band …".
-_CAPITALIZED = re.compile(r"\b([^\W\d_a-z][^\W\d_]{1,30})")
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """A value as somebody said it, with the words and the names of all that they said."""
+class _Context:
+    """A statement, the stems of it, of the one before and of others in its message."""
 
-    mention: Mention
-    context: frozenset[str]
-    has_cue: bool
-    names: frozenset[str] = frozenset()
+    statement: Statement
+    stems: frozenset[str]
+    before: frozenset[str]
+    message: frozenset[str]
+    endings: Mapping[str, bool]
+    """The words and values in the message, and whether their sentence says that something ended."""
+
+    def is_ended(self, old: Mention, new: Mention) -> bool:
+        return self.endings.get(old.normal, False) or any(
+            self.endings[word] for word in _shared_words(old, new, self.endings)
+        )
+
+
+def _names_other_thing(
+    features: Mapping[str, float], new: Mention, old: Mention, subjects: tuple[Subject, Subject]
+) -> bool:
+    """Return whether a value is of something else, unless something announces a change."""
+    if any(features[name] for name in _CHANGES):
+        return False
+    parts = _find_part_subject(new.part), _find_part_subject(old.part)
+    return names_other_thing(*parts) or names_other_thing(*subjects)
+
+
+def _find_endings(statements: Sequence[Statement]) -> dict[str, bool]:
+    endings: dict[str, bool] = {}
+    for statement in statements:
+        is_end = language().end_cues.search(statement.text) is not None
+        words = split_words(statement.text.lower())
+        values = (mention.normal for mention in find_mentions(statement.text).mentions)
+        for word in (*words, *values):
+            endings[word] = endings.get(word, False) or is_end
+    return endings
+
+
+def _shared_words(old: Mention, new: Mention, words: Mapping[str, bool]) -> Iterator[str]:
+    """The words of an old name that are in the message, and not in the new name."""
+    if old.value_type is ValueType.NAME:
+        own = split_words(new.value)
+        yield from (word for word in split_words(old.value) if word in words and word not in own)
+
+
+def _is_named(old: Mention, new: Mention, words: Mapping[str, bool]) -> bool:
+    return next(_shared_words(old, new, words), None) is not None
+
+
+def _rank(shared: Mapping[str, float]) -> float:
+    """A first guess at how well two values fit, to choose those that are compared."""
+    return sum(_FIRST_GUESS[name] * weight for name, weight in shared.items())
+
+
+_FIRST_GUESS = {
+    "near": 1.0,
+    "statement": 0.5,
+    "before": 0.5,
+    "reply": 0.5,
+    "before_statement": 0.3,
+    "before_old": 0.3,
+    "message": 0.2,
+}
+
+
+def _combine(features: Mapping[str, float]) -> dict[str, float]:
+    """The features, and products of those that mean more together."""
+    overlap = min(sum(features[name] for name in _OVERLAPS), _MAX_OVERLAP)
+    change = max(features["cue"], features["cue_before"], features["cue_in_reply"])
+    unchanged = float(not any(features[name] for name in _EVIDENCE))
+    return {
+        **features,
+        "overlap": overlap,
+        "change": change,
+        "overlap_and_change": overlap * change,
+        "overlap_and_end": overlap * features["ended"],
+        "overlap_and_shape": overlap * features["same_shape"],
+        "bare_and_change": features["bare"] * change,
+        "only_and_change": features["only"] * change,
+        "different_and_change": features["different"] * change,
+        "different_unchanged": features["different"] * unchanged,
+        "other_thing_overlap": features["other_thing"] * overlap,
+        "unchanged": unchanged,
+        "unchanged_contained": unchanged * features["contained"],
+        "unchanged_overlap": unchanged * overlap,
+    }
+
+
+# What tells that something changed.
+_CHANGES = "cue", "cue_before", "cue_in_reply", "named"
+_EVIDENCE = *_CHANGES, "weak_cue", "ended"
+_OVERLAPS = "near", "statement", "before", "before_statement", "reply"
+
+
+@cache
+def _load_weights() -> tuple[Mapping[str, float], float]:
+    table = tomllib.loads(_WEIGHTS_FILE.read_text(encoding="utf-8"))
+    return table["weights"], table["threshold"]
 
 
 @lru_cache(maxsize=_MAX_TEXTS)
-def _find_names(wording: Wording) -> frozenset[str]:
-    named = (mention.value for mention in wording.mentions if mention.value_type is ValueType.NAME)
-    return frozenset(word for name in named for word in split_words(name))
+def _find_shape(value: str) -> str:
+    """Values that are written alike have the same: "db-a-4", "db-b-7"; "Monday", "Friday"."""
+    words = language()
+    if value in words.weekdays or value.removesuffix("s") in words.weekdays:
+        return "weekday"
+    if value in words.frequencies:
+        return "frequency"
+    return _LETTERS.sub("a", _FIGURES.sub("0", value))
+
+
+_FIGURES, _LETTERS = re.compile(r"\d+"), re.compile(r"[^\W\d_]+")
+
+
+def _find_ratio(new: Mention, old: Mention) -> float:
+    """The logarithm of how many times one amount is the other; 0 for all other values."""
+    if not all(mention.value_type in (ValueType.NUMBER, ValueType.MONEY) for mention in (new, old)):
+        return 0.0
+    amounts = [_read_amount(mention.value) for mention in (new, old)]
+    return min(abs(log(amounts[0] / amounts[1])), _MAX_RATIO) if all(amounts) else 0.0
+
+
+_MAX_RATIO = 3.0
+_AMOUNT = re.compile(r"\d{1,12}(?:\.\d{1,6})?")
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _read_amount(value: str) -> float:
+    match = _AMOUNT.search(value.replace(",", ""))
+    return float(match[0]) if match else 0.0
+
+
+# A number alone may be one of these.
+_NUMBER_TYPES = ValueType.TIME, ValueType.MONEY, ValueType.DATE
 
 
 def _starts_with_pronoun(part: str) -> bool:
@@ -318,91 +422,10 @@ def _starts_with_pronoun(part: str) -> bool:
     return not language().pronouns.isdisjoint(split_words(part.lower())[:2])  # "so we …"
 
 
-def _hard_mentions(text: str) -> list[Mention]:
-    return [mention for mention in find_mentions(text).mentions if mention.value_type is not ValueType.NAME]
-
-
 def _near_in_part(mention: Mention) -> frozenset[str]:
     """The stems around a value in its own part of the sentence, without those of the parts before."""
     alone = (other for other in find_mentions(mention.part).mentions if other.value == mention.value)
     return next((other.near for other in alone), mention.near)
-
-
-# What a name is enough for to tell which value is meant.
-_NAMED_TYPES = frozenset((ValueType.DATE, ValueType.TIME, ValueType.MONEY, ValueType.ADDRESS))
-_NAMED_LINK = 0.25
-_WEAK_LINK = 0.2
-_BARE_PENALTY = 0.75
-_AMOUNT = re.compile(r"\d{3}|\d{1,3}(?:,\d{3})+")
-
-
-def _link(view: _View, old: Mention, stems: frozenset[str], before: frozenset[str]) -> float:
-    """How much the words around two values have in common.
-
-    `stems` are those of the old statement, and `before` those of the statement before it.
-    """
-    near = _count_shared(view.mention.near, old.near)
-    far = _count_shared(view.context, old.near)
-    # "They moved the deadline, in my favour: 15 January." "The plumber can't, he's coming on Friday instead."
-    is_unnamed = not _near_in_part(view.mention) or _starts_with_pronoun(view.mention.part)
-    is_bare_part = view.has_cue and old.value_type in _NAMED_TYPES and is_unnamed
-    if not near and not (far and (is_bare_part or not view.mention.near)):
-        # "Zen installs it on 2 July." "Rang Zen, a very nice man, it's 9 July now."
-        is_amount = (
-            _AMOUNT.fullmatch(view.mention.value) is not None and _AMOUNT.fullmatch(old.value) is not None
-        )
-        named = stems if old.value_type in _NAMED_TYPES else old.near if is_amount else frozenset[str]()
-        is_named = view.has_cue and not view.names.isdisjoint(named)
-        # "I bought seeds. I sow them on 6 May." "The seeds go in on 9 May now."
-        is_named_before = old.value_type in _NAMED_TYPES and not view.mention.near.isdisjoint(before)
-        return _NAMED_LINK if is_named else _WEAK_LINK if view.has_cue and is_named_before else 0.0
-    is_same_unit = bool(old.unit) and view.mention.unit == old.unit
-    is_bare = bool(old.unit) and not view.mention.unit  # of two values, the one without a unit is more like it
-    shared = near + far / 2 + (_count_shared(view.mention.near, stems) - near) / 4
-    return max(shared + is_same_unit / 2 - is_bare * _BARE_PENALTY, _NAMED_LINK)
-
-
-def _is_evident(
-    new: Mention, old: Mention, *, has_cue: bool, is_wrong: bool, is_contained: bool, is_taken_over: bool
-) -> bool:
-    if old.value_type is ValueType.NAME:  # "Ana is a vegetarian." "Ben is a vegetarian now."
-        is_other = is_contained and old.value not in new.part.lower()
-        return is_other and (is_wrong or is_taken_over)
-    # A code without numbers may name something else: a host, an option, a table.
-    is_name = old.value_type is ValueType.CODE and not any(char.isdigit() for char in old.value)
-    counts_other = bool(new.unit) and new.dimension != old.dimension  # "safe 4", "400 days"
-    return is_wrong or (is_contained and not counts_other) or (has_cue and not is_name)
-
-
-def _is_contained(new: Mention, old: Mention, stems: frozenset[str]) -> bool:
-    """Return whether an old statement has all words around a value, and some of them around its own."""
-    return (
-        bool(new.near)
-        and _count_shared(new.near, stems) == len(new.near)
-        and _count_shared(new.near, old.near) > 0
-    )
-
-
-@lru_cache(maxsize=_MAX_TEXTS)
-def _count_shared(stems: frozenset[str], others: frozenset[str]) -> int:
-    """How many of the stems are among others, perhaps abbreviated: "bio", "biolog"."""
-    prefixes = _find_prefixes(others)
-    abbreviated = (
-        any(map(_is_abbreviated, repeat(stem), others))
-        for stem in stems - others
-        if stem[:_MIN_PREFIX_CHARS] in prefixes
-    )
-    return len(stems & others) + sum(abbreviated)
-
-
-@lru_cache(maxsize=_MAX_TEXTS)
-def _find_prefixes(stems: frozenset[str]) -> frozenset[str]:
-    return frozenset(stem[:_MIN_PREFIX_CHARS] for stem in stems)
-
-
-def _is_abbreviated(one: str, other: str) -> bool:
-    short, long = (one, other) if len(one) < len(other) else (other, one)
-    return len(short) >= _MIN_PREFIX_CHARS <= len(long) - len(short) and long.startswith(short)
 
 
 def is_same_kind(new: Mention, old: Mention) -> bool:
@@ -421,7 +444,9 @@ def is_same_kind(new: Mention, old: Mention) -> bool:
 
 def _are_comparable(new: Mention, old: Mention) -> bool:
     """Return whether two amounts are of about the same size: few change by a factor of ten."""
-    amounts = [amount for mention in (new, old) if (amount := _find_amount(mention)) is not None]
+    if not (_has_amount(new) and _has_amount(old)):
+        return True
+    amounts = [amount for mention in (new, old) if (amount := _find_amount(mention.value)) is not None]
     count_other = new.unit and old.unit and new.unit != old.unit
     return bool(count_other) or len(amounts) < len((new, old)) or max(amounts) <= _MAX_FACTOR * min(amounts)
 
@@ -430,12 +455,14 @@ _MAX_FACTOR = 5
 _PLAIN_AMOUNT = re.compile(r"[$€£¥]?([1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,8})(k)?")
 
 
+def _has_amount(mention: Mention) -> bool:
+    return bool(mention.unit) or mention.value_type is ValueType.MONEY
+
+
 @lru_cache(maxsize=_MAX_TEXTS)
-def _find_amount(mention: Mention) -> int | None:
-    match = _PLAIN_AMOUNT.fullmatch(mention.value)
-    if match is None or not (mention.unit or mention.value_type is ValueType.MONEY):
-        return None
-    return int(match[1].replace(",", "")) * (1000 if match[2] else 1)
+def _find_amount(value: str) -> int | None:
+    match = _PLAIN_AMOUNT.fullmatch(value)
+    return int(match[1].replace(",", "")) * (1000 if match[2] else 1) if match else None
 
 
 def _has_same_form(new: Mention, old: Mention) -> bool:
@@ -444,33 +471,6 @@ def _has_same_form(new: Mention, old: Mention) -> bool:
         return False
     signs = find_signs(new.value)
     return bool(new.unit) or new.value_type is not ValueType.NUMBER or signs == find_signs(old.value) != set()
-
-
-def _is_share(mention: Mention) -> bool:
-    """Return whether an amount is what each person pays."""
-    return mention.value_type is ValueType.MONEY and language().shares.search(mention.part) is not None
-
-
-def _is_similar(new: Mention, old: Mention) -> bool:
-    """Return whether two values look alike: also "3307" and "3310", but not "ep1" and "ep2"."""
-    if _VERSION.fullmatch(new.value) and _VERSION.fullmatch(old.value):
-        return True
-    if new.value_type is old.value_type is ValueType.NUMBER and not new.unit and not old.unit:
-        are_codes = all(
-            mention.value.isdigit() and not _YEAR.fullmatch(mention.value) for mention in (new, old)
-        )
-        return are_codes and len(new.value) == len(old.value) > _MAX_COUNT_DIGITS
-    if new.value_type is ValueType.CODE and new.value.rstrip("0123456789") == old.value.rstrip("0123456789"):
-        return False
-    return _has_same_form(new, old) and not any(
-        _NAMED_PERIOD.fullmatch(mention.value) for mention in (new, old)
-    )
-
-
-_VERSION = re.compile(r"\d{1,3}\.\d{1,3}")
-_YEAR = re.compile(r"1[5-9]\d\d|20\d\d")
-_MAX_COUNT_DIGITS = 2
-_NAMED_PERIOD = re.compile(r"[^\W\d]+")
 
 
 def find_signs(value: str) -> set[str]:

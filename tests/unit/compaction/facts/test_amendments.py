@@ -108,7 +108,7 @@ def test_a_value_alone_belongs_to_what_the_other_clauses_name(
         (
             "The room in the Alpenrose costs $90 and is ours from 3 March to 7 March.",
             "The room is now ours until 9 March.",
-            "The room in the Alpenrose costs $90 and is ours from … to ….",
+            "The room in the Alpenrose costs $90 and is ours from 3 March to 9 March.",
         ),
         (
             "The soup simmers for 45 minutes at 90 degrees.",

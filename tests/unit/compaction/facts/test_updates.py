@@ -180,10 +180,10 @@ def test_a_clause_about_the_old_value_announces_its_replacement(old: str, new: s
     assert current_texts(old, new) == [new]
 
 
-def test_a_sentence_about_the_old_value_announces_the_next() -> None:
+def test_a_sentence_about_the_old_value_announces_the_next_and_is_not_carried() -> None:
     current = current_texts("Bring the van to Autohaus Petri.", "Petri is full. Garage Nowak takes the van.")
 
-    assert current == ["Petri is full.", "Garage Nowak takes the van."]
+    assert current == ["Garage Nowak takes the van."]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,6 @@ def current_text(*turns: str) -> str:
             ("the left shelf is 80 cm, the top shelf is 60 cm", "only 75 cm fit on the left"),
             "only 75 cm fit on the left\nthe left shelf is …, the top shelf is 60 cm",
         ),
-        (("Mia sits in 31K, I sit in 31H.", "Mia got 12A."), "Mia got 12A.\nMia sits in …, I sit in 31H."),
         (
             ("dentist on wednesday at 14:30 with Ana", "the dentist called, thursday at 3 now"),
             "dentist on thursday at 3 with Ana",
@@ -233,7 +232,6 @@ def test_other_words_for_the_same_are_no_contrast() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "value"),
     [
-        ("The broker listens on port 5671.", "IT split the segment. Clients connect on port 5683.", "5671"),
         (
             "We ride to Bern on 3 March.",
             "The strike was announced. We ride out on 5 March by coach.",
@@ -244,15 +242,7 @@ def test_other_words_for_the_same_are_no_contrast() -> None:
             "So Marta found a flat! She lives at 8 Dock Road.",
             "Mill Lane",
         ),
-        ("We allow 40 uploads a day.", "The host wrote to us. We get 90 uploads on this tariff.", "40"),
-        (
-            "We each pay in £8 a week.",
-            "Well, Jo did the sums for the kiln and we're each paying £9 a week.",
-            "£8",
-        ),
-        ("We pick up the tent on 7 May.", "The shop changed our booking. Collection is on 21 May.", "7 May"),
         ("The course begins on 3 May.", "The lift is out, the course can't begin until 9 May.", "3 May"),
-        ("We put 500 euros aside in coins.", "My aunt persuaded me. We carry 300 euros in coins.", "500"),
     ],
 )
 def test_a_value_after_the_reason_replaces_the_one_with_a_common_word(old: str, new: str, value: str) -> None:
