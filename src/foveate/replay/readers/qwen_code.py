@@ -6,6 +6,7 @@ history that replaces all before it, and `agent_bootstrap` the one that a sub-ag
 copies the records with their ids.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import msgspec
 
 from foveate import formats
 from foveate.formats.json_text.parse import as_dict, as_list, as_text, to_json
-from foveate.model import Format
+from foveate.formats.response.usage import tokens_or_zero
+from foveate.model import Format, Usage
 from foveate.replay.readers.log_file import TOO_DEEP, LogFile, decode_line, describe_decode_error, parse_time
 from foveate.replay.readers.message_tree import MessageTree
 from foveate.replay.readers.usage_scan import CallsByKey, LoggedCall, ScannedLog, UsageLines
@@ -117,8 +119,7 @@ class _QwenSession:
     def _note_call(
         self, record_id: str, line: _QwenLine, last: RecordedMessage, response: bytes, sent_at: float, at: float
     ) -> None:
-        usage_metadata = as_dict(line.usage_metadata)
-        usage = formats.parse_usage(Format.GEMINI, to_json(usage_metadata)) if usage_metadata else None
+        usage = _make_usage(as_dict(line.usage_metadata))
         self.calls[record_id] = RecordedCall(
             id=record_id,
             conversation=self.name,
@@ -132,6 +133,23 @@ class _QwenSession:
         )
 
 
+def _make_usage(metadata: Mapping[str, Any]) -> Usage | None:
+    """Parse usage, in which the candidates include thinking with OpenAI's API, but not with Gemini's."""
+    if not metadata:
+        return None
+    candidates, thoughts = (
+        tokens_or_zero(metadata.get(name)) for name in ("candidatesTokenCount", "thoughtsTokenCount")
+    )
+    if candidates and thoughts:
+        total, *inputs = (
+            tokens_or_zero(metadata.get(name))
+            for name in ("totalTokenCount", "promptTokenCount", "toolUsePromptTokenCount")
+        )
+        output = max(candidates, thoughts, min(candidates + thoughts, total - sum(inputs)))
+        metadata = {**metadata, "candidatesTokenCount": output - thoughts}
+    return formats.parse_usage(Format.GEMINI, to_json(metadata))
+
+
 class _QwenUsageLine(msgspec.Struct, rename="camel"):
     uuid: Any = None
     session_id: Any = None
@@ -139,7 +157,7 @@ class _QwenUsageLine(msgspec.Struct, rename="camel"):
     type: Any = None
     cwd: Any = None
     model: Any = None
-    usage_metadata: msgspec.Raw = msgspec.Raw(b"null")
+    usage_metadata: Any = None
 
 
 _USAGE_DECODER = msgspec.json.Decoder(_QwenUsageLine)
@@ -148,7 +166,7 @@ _USAGE_DECODER = msgspec.json.Decoder(_QwenUsageLine)
 def scan_qwen_code(path: Path) -> ScannedLog:
     reader, calls = UsageLines(path), CallsByKey()
     for line in reader.read(_USAGE_DECODER, b'"usageMetadata"'):
-        usage = formats.parse_usage(Format.GEMINI, bytes(line.usage_metadata))
+        usage = _make_usage(as_dict(line.usage_metadata))
         if line.type == "assistant" and usage is not None and not usage.is_empty:
             calls.add(
                 LoggedCall(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from foveate.cost.pricing.price_book import PriceBook
     from foveate.replay.readers.usage_scan import ScannedLog
 
-_PARSER_VERSION = 1  # increased whenever the same log would give other records
+_PARSER_VERSION = 2  # increased whenever the same log would give other records
 FileStamp = tuple[int, ...]
 """Size and modification time of a log, and of the write-ahead log of a database."""
 

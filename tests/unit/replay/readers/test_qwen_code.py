@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from foveate.model import CacheUsage
+from foveate.replay.readers.qwen_code import scan_qwen_code
 from foveate.replay.recording import Recording, RecordingSource
 from foveate.replay.recording_files import peek_file, read_recordings
 from tests.support.scenarios.agent_logs import QWEN_CODE, Record, qwen, qwen_answer
@@ -67,3 +70,31 @@ def test_a_log_that_begins_with_a_record_without_a_message_is_not_one_of_claude_
     first = {name: value for name, value in qwen("system", "q0", None, 0).items() if name != "message"}
 
     assert peek_file(write_log(tmp_path, first, *QWEN_CODE)).source is RecordingSource.QWEN_CODE
+
+
+@pytest.mark.parametrize(
+    ("candidates", "thoughts", "total", "output"),
+    [
+        (100, 80, 9_100, 100),  # OpenAI's API: candidates include thoughts
+        (100, 80, 9_180, 180),  # Gemini's API: they do not
+        (100, 80, 0, 100),
+        (0, 80, 9_080, 80),
+    ],
+)
+def test_thoughts_are_counted_once_with_every_api(
+    tmp_path: Path, candidates: int, thoughts: int, total: int, output: int
+) -> None:
+    question, answer = QWEN_CODE[:2]
+    usage = {
+        "promptTokenCount": 9_000,
+        "candidatesTokenCount": candidates,
+        "thoughtsTokenCount": thoughts,
+        "totalTokenCount": total,
+    }
+    path = write_log(tmp_path, question, answer | {"usageMetadata": usage})
+
+    (recording,) = read_recordings(path)
+    (call,), (scanned,) = recording.calls, scan_qwen_code(path).calls
+    assert call.usage is not None
+    assert (call.usage.output_tokens, call.usage.reasoning_tokens) == (output, thoughts)
+    assert (scanned.usage.output_tokens, scanned.usage.reasoning_tokens) == (output, thoughts)
