@@ -73,6 +73,19 @@ def test_agents_and_times_limit_the_report(home: dict[str, str]) -> None:
     assert run_json(home, "--until", "2026-06-05", "--timezone", "UTC")["total"]["calls"] == 6
 
 
+def test_times_in_local_time_are_exact_in_summer_and_winter(home: dict[str, str]) -> None:
+    home |= {"TZ": "Europe/Vienna"}
+    report = run_json(home, "--since", "2026-01-05T10:00Z", "--until", "2026-07-05T10:00Z")
+    assert (report["since"], report["until"]) == (1_767_607_200.0, 1_783_245_600.000001)
+
+
+@pytest.mark.parametrize(("option", "date"), [("--since", "0001-01-01"), ("--until", "9999-12-31")])
+def test_times_out_of_range_are_rejected(home: dict[str, str], option: str, date: str) -> None:
+    outcome = spawn("usage", option, date, env=home | {"TZ": "Asia/Tokyo"})
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"foveate: {option} takes a time from the year 2 to 9998, not {date!r}\n"
+
+
 def test_calls_through_the_gateway_count_once(home: dict[str, str]) -> None:
     """The ledger has one call of the log, with another output, a call of another program, and a summary."""
     usage = Usage(cache=CacheUsage(uncached=10, read=2_000, written_5m=100, written_1h=200), output_tokens=90)

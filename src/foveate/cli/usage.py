@@ -62,6 +62,7 @@ _COUNTS = (
 )
 _DATE_SUFFIX_CHARS = len("-20251101")
 _SECONDS_PER_MINUTE = 60
+_YEARS = "a time from the year 2 to 9998"  # others are not in all time zones
 
 
 def command(
@@ -191,17 +192,19 @@ def _parse_times(
 
     from foveate.memory.queries import Query
 
-    local_now = (
-        datetime.fromtimestamp(now, zone) if zone is not None else datetime.fromtimestamp(now).astimezone()
-    )
-    moments = Query.parse(since=since, until=until, now=local_now)
-    start = None if moments.since is None else moments.since.replace(tzinfo=zone).timestamp()
-    # Parsed times have microseconds, and the last microsecond is included.
-    end = (
-        None
-        if moments.until is None
-        else (moments.until.replace(tzinfo=zone) + timedelta(microseconds=1)).timestamp()
-    )
+    # A local time has no zone, since its offset differs between summer and winter.
+    moments = Query.parse(since=since, until=until, now=datetime.fromtimestamp(now, zone))
+    start = end = None
+    try:
+        if moments.since is not None:
+            start = moments.since.replace(tzinfo=zone).timestamp()
+    except (ValueError, OverflowError):
+        raise BadOption(f"--since takes {_YEARS}, not {since!r}") from None
+    try:
+        if moments.until is not None:  # parsed times have microseconds, and the last microsecond is included
+            end = (moments.until.replace(tzinfo=zone) + timedelta(microseconds=1)).timestamp()
+    except (ValueError, OverflowError):
+        raise BadOption(f"--until takes {_YEARS}, not {until!r}") from None
     return start, end
 
 

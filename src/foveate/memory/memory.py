@@ -215,7 +215,7 @@ class Memory:
         Raises:
             BadOption: a value cannot be parsed, such as an invalid date.
         """
-        now = now or datetime.now().astimezone()
+        now = now or datetime.now()
         parsed = Query.parse(tag=tag, todo=todo, type=type, text=text, since=since, until=until, now=now)
         # Other queries find the node whose text contains an item.
         finds_items = todo is not None or type is not None

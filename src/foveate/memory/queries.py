@@ -96,7 +96,8 @@ class Query:
         """Parse a query as users write it.
 
         A moment is a date (`2026-11-01`), a time (`2026-11-01T09:30`, with or without a zone) or an age before
-        `now` (`12h`, `7d`, `2w`). `since` a date means from its start, `until` a date to its end.
+        `now` (`12h`, `7d`, `2w`). `since` a date means from its start, `until` a date to its end. Times
+        are those of the zone of `now`, or of this machine if it has none.
 
         Raises:
             BadOption: a value cannot be parsed; says what is valid.
@@ -172,7 +173,7 @@ def _parse_moment(written: str, now: datetime, name: str, time_of_day: time) -> 
         if ago := _AGO.fullmatch(text):
             # Elapsed hours, independent of clock changes.
             age = timedelta(hours=int(ago[1]) * _AGO_HOURS[ago[2].lower()])
-            return _to_local((now.astimezone(UTC) if now.tzinfo else now) - age, now)
+            return _to_local(now.astimezone(UTC) - age, now)
         if not _DATE.match(text):
             raise ValueError(text)
         if len(text) == len("2026-11-01"):

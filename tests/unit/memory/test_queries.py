@@ -1,3 +1,5 @@
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -144,6 +146,23 @@ def test_ages_count_elapsed_hours_despite_clock_changes() -> None:
     nodes = make_dated_nodes("2026-10-25 00:00", "2026-10-24 23:00")
 
     assert node_titles(filter_nodes(nodes, Query.parse(since="10h", now=now))) == ["2026-10-25 00:00"]
+
+
+@pytest.fixture
+def machine_in_vienna() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", "Europe/Vienna")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("machine_in_vienna")
+@pytest.mark.parametrize("since", ["10h", "2026-10-24T22:00Z"])
+def test_a_machine_in_winter_knows_the_times_of_summer(since: str) -> None:
+    query = Query.parse(since=since, now=datetime(2026, 10, 25, 9, 0))
+
+    assert query.since == datetime(2026, 10, 25, 0, 0)  # 02:00 to 03:00 occurred twice that night
 
 
 @pytest.mark.parametrize("name", ["since", "until"])
