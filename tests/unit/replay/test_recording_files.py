@@ -248,6 +248,7 @@ def test_a_line_that_is_too_long_is_skipped_and_later_ones_are_read(tmp_path: Pa
         (-5, 0.0),
         (float("nan"), 0.0),
         (10**40, 0.0),
+        ("9999-12-31T23:59:59Z", 0.0),  # not a date in all time zones
         ({}, 0.0),
     ],
     ids=repr,

@@ -304,7 +304,8 @@ def parse_time(value: object) -> float:
     try:
         time = datetime.fromisoformat(str(value).strip())
         time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return max(time.timestamp(), 0.0)
+        seconds = time.timestamp()
+        return seconds if 0 < seconds <= _MAX_SECONDS else 0.0
     except (ValueError, OverflowError, OSError):
         return _parse_text(str(value))
 
