@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from foveate.cost.pricing.price_book import PriceBook
-    from foveate.replay.readers.usage_scan import ScannedLog
+    from foveate.replay.readers.usage_scan import LoggedCall, ScannedLog
 
 _PARSER_VERSION = 2  # increased whenever the same log would give other records
 FileStamp = tuple[int, ...]
@@ -104,7 +104,7 @@ class CollectedUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Log:
-    """A file, a database or, of opencode, a storage folder, whose `stamp` is None."""
+    """A file, a database or, of opencode, a storage folder. `stamp` is None if the usage is not kept."""
 
     agent: RecordingSource
     path: Path
@@ -175,7 +175,7 @@ class LogCollector:
             yield _Log(
                 agent=place.agent,
                 path=path,
-                stamp=_read_stamp(path),
+                stamp=_read_stamp(path) if _is_utf_8(str(path)) else None,
                 size_bytes=status.st_size,
                 modified_at=status.st_mtime_ns,
             )
@@ -257,7 +257,26 @@ def scan_log(agent: RecordingSource, path: Path) -> "ScannedLog":
         OSError: it cannot be opened.
         sqlite3.Error: it is not a database.
     """
-    return _find_scanner(agent)(path)
+    scanned = _find_scanner(agent)(path)
+    if _is_utf_8(str(path)):
+        return scanned
+    return msgspec.structs.replace(scanned, calls=list(map(_escape_names, scanned.calls)))
+
+
+def _is_utf_8(name: str) -> bool:
+    """Return whether the name of a file is UTF-8; other bytes are surrogates, which cannot be encoded."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _escape_names(call: "LoggedCall") -> "LoggedCall":
+    key, session, project = (
+        name.encode(errors="backslashreplace").decode() for name in (call.key, call.session, call.project)
+    )
+    return msgspec.structs.replace(call, key=key, session=session, project=project)
 
 
 def _find_scanner(agent: RecordingSource) -> "Callable[[Path], ScannedLog]":

@@ -122,6 +122,22 @@ def test_unreadable_logs_and_lines_are_counted(place: LogPlace) -> None:
     assert collected.unreadable_lines == 1
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("processes", [1, 2])
+def test_names_of_files_need_not_be_utf_8(tmp_path: Path, processes: int) -> None:
+    folder = tmp_path / "projects" / os.fsdecode(b"-\xff")
+    for name in (b"\xe9.jsonl", b"\xe8.jsonl"):
+        line = claude_line(message_id=f"msg_{name[0]:020}") | {"sessionId": None, "cwd": None}
+        write_lines(folder / os.fsdecode(name), [line])
+    place = LogPlace(RecordingSource.CLAUDE_CODE, folder.parent)
+    file = tmp_path / "data" / "cache.msgpack"
+
+    for _ in range(2):
+        collected = collect(place, cache=UsageCache(file), processes=processes)
+        assert [record.project for record in collected.records] == ["-\\udcff"] * 2
+        assert {record.session for record in collected.records} == {"\\udce8", "\\udce9"}
+
+
 def test_a_database_is_read_again_if_only_its_write_ahead_log_has_changed(tmp_path: Path) -> None:
     database = tmp_path / "opencode.db"
     write_opencode_database(database)
