@@ -18,7 +18,7 @@ from foveate import formats
 from foveate.formats.json_text.parse import as_list, as_text
 from foveate.model import Format, Usage
 from foveate.replay.readers.log_file import LogFile, decode_line, describe_decode_error, parse_time
-from foveate.replay.readers.usage_scan import LoggedCall, ScannedLog, UsageLines
+from foveate.replay.readers.usage_scan import LoggedCall, ScannedLog, UsageLines, count_tokens
 from foveate.replay.recording import (
     MissingPart,
     RecordedCall,
@@ -715,20 +715,27 @@ _USAGE_DECODER = msgspec.json.Decoder(_ClaudeUsageLine)
 
 
 def scan_claude_code(path: Path) -> ScannedLog:
-    """Read the last line of each message: its earlier ones can have the usage from the start of the stream."""
+    """Read the line with the most tokens of each message: others can have the usage from the stream's start."""
     reader = UsageLines(path)
-    lines: dict[str, tuple[_ClaudeUsageLine, _ClaudeUsageMessage]] = {}
+    raw, usage = b"", None
+    lines: dict[str, tuple[_ClaudeUsageLine, _ClaudeUsageMessage, Usage]] = {}
     for line in reader.read(_USAGE_DECODER, b'"usage"'):
         message = line.message
-        if line.type == "assistant" and message is not None and message.model != _SYNTHETIC_MODEL:
-            lines[_message_key(line, message)] = line, message
+        if line.type != "assistant" or message is None or message.model == _SYNTHETIC_MODEL:
+            continue
+        if (found := bytes(message.usage)) != raw:  # most lines of a message have the same
+            raw, usage = found, formats.parse_usage(Format.ANTHROPIC, found)
+        if usage is None or usage.is_empty:
+            reader.unreadable += usage is not None and usage.is_unreadable
+            continue
+        key = _message_key(line, message, usage)
+        known = lines.get(key)
+        if known is None or count_tokens(known[2]) <= count_tokens(usage):
+            lines[key] = line, message, usage
     folder = _project_folder(path)
     projects: dict[str, str] = {}
     calls = []
-    for key, (line, message) in lines.items():
-        usage = formats.parse_usage(Format.ANTHROPIC, bytes(message.usage))
-        if usage is None or usage.is_empty:
-            continue
+    for key, (line, message, usage) in lines.items():
         if (dollars := _to_dollars(line.cost)) is not None:
             usage = msgspec.structs.replace(usage, reported_dollars=dollars)
         working_folder = as_text(line.cwd)
@@ -747,14 +754,13 @@ def scan_claude_code(path: Path) -> ScannedLog:
     return ScannedLog(calls=calls, unreadable_lines=reader.unreadable)
 
 
-def _message_key(line: _ClaudeUsageLine, message: _ClaudeUsageMessage) -> str:
+def _message_key(line: _ClaudeUsageLine, message: _ClaudeUsageMessage, usage: Usage) -> str:
     """The id of the message: copies in side conversations have other request ids."""
     message_id = as_text(message.id)
     if len(message_id) >= _MIN_UNIQUE_ID_CHARS:
         return message_id
-    usage = formats.parse_usage(Format.ANTHROPIC, bytes(message.usage))
     name = f"{message_id}:{as_text(line.request_id)}".strip(":") or as_text(line.uuid)
-    return name if usage is None else f"{name}:{usage.cache}"
+    return f"{name}:{usage.cache}"
 
 
 def _project_folder(path: Path) -> str:

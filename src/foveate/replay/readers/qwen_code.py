@@ -167,7 +167,10 @@ def scan_qwen_code(path: Path) -> ScannedLog:
     reader, calls = UsageLines(path), CallsByKey()
     for line in reader.read(_USAGE_DECODER, b'"usageMetadata"'):
         usage = _make_usage(as_dict(line.usage_metadata))
-        if line.type == "assistant" and usage is not None and not usage.is_empty:
+        if line.type != "assistant" or usage is None:
+            continue
+        reader.unreadable += usage.is_unreadable
+        if not usage.is_empty:
             calls.add(
                 LoggedCall(
                     key=as_text(line.uuid),

@@ -93,12 +93,12 @@ class CallsByKey:
 
     def add(self, call: LoggedCall) -> None:
         known = self._calls.get(call.key)
-        if known is None or _count_tokens(call) > _count_tokens(known):
+        if known is None or count_tokens(call.usage) > count_tokens(known.usage):
             self._calls[call.key] = call
 
     def list(self) -> list[LoggedCall]:
         return list(self._calls.values())
 
 
-def _count_tokens(call: LoggedCall) -> int:
-    return call.usage.cache.input_tokens + call.usage.output_tokens
+def count_tokens(usage: Usage) -> int:
+    return usage.cache.input_tokens + usage.output_tokens

@@ -55,6 +55,29 @@ def test_lines_of_a_streamed_response_are_one_call_with_the_last_usage(tmp_path:
     assert call.usage.output_tokens == 70
 
 
+@pytest.mark.parametrize("output", [0, 1])
+def test_a_later_copy_with_less_usage_does_not_replace_a_call(tmp_path: Path, output: int) -> None:
+    later = claude_line(2, output=output)
+    if not output:
+        later["message"]["usage"] = None
+    (call,) = scan_claude(tmp_path, claude_line(1, output=70), later)
+    assert call.usage.output_tokens == 70
+
+
+@pytest.mark.parametrize(
+    ("agent", "line"),
+    [
+        (RecordingSource.CLAUDE_CODE, claude_line(uncached=-1)),
+        (RecordingSource.QWEN_CODE, QWEN_CODE[1] | {"usageMetadata": {"promptTokenCount": -1}}),
+    ],
+)
+def test_a_line_with_impossible_usage_is_unreadable(
+    tmp_path: Path, agent: RecordingSource, line: Record
+) -> None:
+    scanned = scan_log(agent, write_lines(tmp_path / "log.jsonl", [line]))
+    assert (scanned.calls, scanned.unreadable_lines) == ([], 1)
+
+
 def test_a_message_that_a_side_conversation_copies_is_one_call(tmp_path: Path) -> None:
     copied = claude_line(2, request_id="req_2", isSidechain=True)
     assert len(scan_claude(tmp_path, claude_line(1), copied)) == 1
