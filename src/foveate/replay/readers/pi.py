@@ -321,7 +321,7 @@ def _make_usage(usage: Mapping[str, Any]) -> Usage | None:
     if not usage:
         return None
     total = as_dict(usage.get("cost")).get("total")
-    is_sum = isinstance(total, int | float) and not isinstance(total, bool) and total >= 0
+    is_sum = isinstance(total, int | float) and not isinstance(total, bool) and total > 0
     return Usage(
         cache=CacheUsage(
             uncached=tokens_or_zero(usage.get("input")),

@@ -59,6 +59,22 @@ def test_a_model_without_a_price_stays_unknown(tmp_path: Path) -> None:
     assert record.picodollars is None
 
 
+def test_a_cost_of_zero_in_a_log_of_pi_is_not_a_price(tmp_path: Path) -> None:
+    """pi logs zero for models whose price it does not know, and for those of some subscriptions."""
+    usage = {"input": 1_000, "output": 0, "cacheRead": 0, "cacheWrite": 0, "cost": {"total": 0}}
+    lines = [
+        {"type": "message", "id": model, "message": {"role": "assistant", "model": model, "usage": usage}}
+        | {"timestamp": f"2026-06-05T10:0{minute}:00Z"}
+        for minute, model in enumerate(("nobody-knows-this", "claude-sonnet-4-5"))
+    ]
+    write_lines(tmp_path / "a.jsonl", lines)
+    records = collect(LogPlace(RecordingSource.PI, tmp_path)).records
+    assert [(record.picodollars, record.has_logged_cost) for record in records] == [
+        (None, False),
+        (1_000 * 3_000_000, False),
+    ]
+
+
 @pytest.mark.process
 def test_several_processes_find_the_same(place: LogPlace) -> None:
     assert collect(place, processes=2) == collect(place)
