@@ -55,6 +55,21 @@ def test_a_session_includes_the_calls_of_its_sub_agents(tmp_path: Path, name: st
     assert recording.size_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
 
 
+def test_a_response_that_a_side_conversation_copies_with_another_request_id_is_one_call(tmp_path: Path) -> None:
+    message, fields = {"message": {"id": "msg_0123456789abcdefghij"}}, {"isSidechain": True, "agentId": "x"}
+    write_log(
+        tmp_path,
+        line("user", "u1", None, 0, text("hi")),
+        answer("a1", "u1", 1, "r1", 0, 9, text("yes"), **message),
+    )
+    copied = line("user", "x1", None, 0, text("hi"), **fields)
+    copy = answer("x2", "x1", 1, "r2", 0, 9, text("yes"), **message, **fields)
+    write_log(tmp_path, copied, copy, name="agent-x.jsonl")
+
+    (recording,) = read_folder(tmp_path)
+    assert [call.conversation for call in recording.calls] == ["s"]
+
+
 def test_a_resumed_session_includes_its_sub_agents_though_it_begins_with_lines_of_another(
     tmp_path: Path,
 ) -> None:

@@ -598,7 +598,7 @@ def _make_call(response: LoggedResponse, model: str | None) -> RecordedCall | No
     if last_message is None:
         last_message = RecordedMessage(previous=None, role="user", raw=_EMPTY_MESSAGE, depth=0)
     return RecordedCall(
-        id=response.key,
+        id=_call_id(response),
         conversation=_conversation_name(response),
         model=last.model or first.model or model or "",
         at=min(response.sent_at or first.at, first.at) if first.at else response.sent_at,
@@ -609,6 +609,13 @@ def _make_call(response: LoggedResponse, model: str | None) -> RecordedCall | No
         usage=usage,
         output_is_known=usage is None or _is_output_complete(usage, blocks, has_ended=response.has_ended),
     )
+
+
+def _call_id(response: LoggedResponse) -> str:
+    """The id of the message, as in `_message_key`."""
+    first = response.lines[0]
+    is_unique = len(first.message) >= _MIN_UNIQUE_ID_CHARS and response.key in (first.request, first.message)
+    return first.message if is_unique else response.key
 
 
 def _read_usage(lines: list[LoggedLine]) -> Usage | None:
