@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from foveate.cost.money import to_dollars, to_picodollars
+from foveate.replay.recording import RecordingSource
 
 if TYPE_CHECKING:
     from foveate.cost.ledger import Charge
@@ -24,6 +25,9 @@ MAIN = "main"
 """The category of calls that agents make themselves, as in the ledger."""
 MAX_MATCH_SECONDS = 900.0
 """The most time between a call in the ledger and its response in a log."""
+
+# Those that Codex has built in.
+_LOCAL_CODEX_PROVIDERS = frozenset(("lmstudio", "ollama", "ollama-chat", "oss"))
 
 
 class UsageRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,8 +70,13 @@ def _price_call(agent: str, call: "LoggedCall", book: "PriceBook") -> UsageRecor
     if dollars is None:
         from foveate.prompt_cache.rules import rules_for  # not needed for records from the cache
 
-        provider = call.provider or rules_for(call.model).provider
+        maker = rules_for(call.model).provider
+        provider = call.provider or maker
         dollars = book.dollars(call.model, usage, provider=provider, at=call.at)
+        if dollars is None and agent == RecordingSource.CODEX and provider not in _LOCAL_CODEX_PROVIDERS:
+            # Users name the providers in Codex's configuration, such as `foveate` for the gateway.
+            provider = maker
+            dollars = book.dollars(call.model, usage, provider=provider, at=call.at)
         rates = book.rates(call.model, provider=provider, at=call.at)
         is_inherited = dollars is not None and rates is not None and bool(rates.inherited_from)
     return UsageRecord(

@@ -11,6 +11,7 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.local_logs import LogPlace
 from foveate.replay.recording import RecordingSource
 from foveate.replay.usage.collect import CollectedUsage, LogCollector, UsageCache
+from tests.support.scenarios.agent_logs import codex_meta, codex_model, codex_token_count
 from tests.support.scenarios.usage_logs import claude_line, write_lines, write_opencode_database
 
 BOOK = PriceBook()
@@ -73,6 +74,21 @@ def test_a_cost_of_zero_in_a_log_of_pi_is_not_a_price(tmp_path: Path) -> None:
         (None, False),
         (1_000 * 3_000_000, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("provider", "is_priced"), [("openai", True), ("foveate", True), ("ollama", False), ("lmstudio", False)]
+)
+def test_a_provider_that_the_user_of_codex_named_has_the_prices_of_the_models_maker(
+    tmp_path: Path, provider: str, is_priced: bool
+) -> None:
+    meta = codex_meta()
+    meta["payload"] |= {"model_provider": provider}
+    count = codex_token_count(2, (1_000, 0, 0), (1_000, 0, 0))
+    write_lines(tmp_path / "rollout-1.jsonl", [meta, codex_model(1, "gpt-5.1-codex"), count])
+
+    (record,) = collect(LogPlace(RecordingSource.CODEX, tmp_path)).records
+    assert record.picodollars == (1_000 * 1_250_000 if is_priced else None)
 
 
 @pytest.mark.process
