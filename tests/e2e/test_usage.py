@@ -107,6 +107,8 @@ def test_calls_through_the_gateway_count_once(home: dict[str, str]) -> None:
     assert (logged["calls"], total["calls"], total["gateway_calls"]) == (6, 8, 1)
     assert run_json(home, "--agent", "claude-code")["total"]["output_tokens"] == 95
     assert run_json(home, "--agent", "script")["total"]["calls"] == 1
+    # The matched call counts as one of Claude Code, whichever agents are shown.
+    assert run_json(home, "--agent", calls[0].call.agent)["total"]["calls"] == 1
 
 
 @pytest.mark.parametrize("report", ["daily", "weekly", "monthly", "projects"])

@@ -214,10 +214,13 @@ def _collect_logs(
     from foveate.cli.shared.tables import show_byte_progress
     from foveate.paths import data_folder
     from foveate.replay.local_logs import find_local_logs, list_log_places
+    from foveate.replay.recording import RecordingSource
     from foveate.replay.usage.collect import LogCollector, UsageCache
 
     home, folder = Path.home(), data_folder(os.environ, sys.platform)
-    places = [place for place in find_local_logs(os.environ, home) if not agents or place.agent in agents]
+    # A call in the ledger counts as one of the agent whose log has it, which can be any.
+    reads_all = not agents or not agents <= frozenset(RecordingSource)
+    places = [place for place in find_local_logs(os.environ, home) if reads_all or place.agent in agents]
     prices = _LocalPrices(config, folder)
     cache = UsageCache(folder / _CACHE_NAME, prices=prices.version) if use_cache else UsageCache()
     collector = LogCollector(places, cache)
