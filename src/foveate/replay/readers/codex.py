@@ -302,7 +302,7 @@ def scan_codex(path: Path) -> ScannedLog:
         if line.type == "session_meta":
             session_id = as_text(payload.get("id"))
             session = session or session_id
-            origin = as_text(payload.get("forked_from_id")) or _parent_thread(payload) or session_id
+            origin = as_text(payload.get("forked_from_id")) or session_id
             project = as_text(payload.get("cwd")) or project
             provider = as_text(payload.get("model_provider"))
         elif line.type == "turn_context":
@@ -332,9 +332,3 @@ def scan_codex(path: Path) -> ScannedLog:
                 )
             )
     return ScannedLog(calls=calls.list(), unreadable_lines=reader.unreadable)
-
-
-def _parent_thread(meta: Mapping[str, Any]) -> str:
-    """The session that started a sub-agent, whose history such a log can begin with."""
-    spawn = as_dict(as_dict(as_dict(meta.get("source")).get("subagent")).get("thread_spawn"))
-    return as_text(spawn.get("parent_thread_id"))

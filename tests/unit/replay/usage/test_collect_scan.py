@@ -165,21 +165,35 @@ def test_codex_without_the_last_usage_counts_differences_and_a_restart(tmp_path:
     assert [call.usage.output_tokens for call in calls] == [10, 20, 4]
 
 
+SPAWNED: Record = {"source": {"subagent": {"thread_spawn": {"parent_thread_id": "session-1", "depth": 1}}}}
+
+
 @pytest.mark.parametrize(
-    "fork",
-    [
-        {"forked_from_id": "session-1"},
-        {"source": {"subagent": {"thread_spawn": {"parent_thread_id": "session-1", "depth": 1}}}},
-    ],
+    ("fork", "copied"),
+    [({"forked_from_id": "session-1"}, CODEX[1:]), ({"forked_from_id": "session-1"}, CODEX), (SPAWNED, CODEX)],
+    ids=["without the metadata of its origin", "with it", "sub-agent"],
 )
-def test_calls_that_a_forked_codex_session_copies_have_the_same_keys(tmp_path: Path, fork: Record) -> None:
+def test_calls_that_a_forked_codex_session_copies_have_the_same_keys(
+    tmp_path: Path, fork: Record, copied: list[Record]
+) -> None:
     original = scan_log(RecordingSource.CODEX, write_lines(tmp_path / "a.jsonl", CODEX)).calls
     new = codex_token_count(70, (50_000, 23_000, 90), (25_900, 11_096, 30))
-    records = [codex_meta(60, "session-2", **fork), *CODEX[1:], new]
+    records = [codex_meta(60, "session-2", **fork), *copied, new]
     forked = scan_log(RecordingSource.CODEX, write_lines(tmp_path / "b.jsonl", records)).calls
     assert {call.session for call in forked} == {"session-2"}
     assert [call.key for call in forked[:2]] == [call.key for call in original]
     assert len({call.key for call in (*original, *forked)}) == 3
+
+
+def test_equal_calls_of_two_codex_sub_agents_are_two_calls(tmp_path: Path) -> None:
+    keys = [
+        scan_log(RecordingSource.CODEX, write_lines(tmp_path / f"{session}.jsonl", records)).calls[0].key
+        for session in ("session-2", "session-3")
+        for records in [
+            [codex_meta(0, session, **SPAWNED), codex_model(1), codex_token_count(2, (9, 0, 1), None)]
+        ]
+    ]
+    assert len(set(keys)) == 2
 
 
 def find_usage_as_replay_does(path: Path) -> list[tuple[CacheUsage, int]]:
