@@ -6,6 +6,7 @@ file that cannot be read is ignored, and replaced.
 
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +171,8 @@ class LogCollector:
             try:
                 status = path.stat()
             except OSError:  # deleted meanwhile, a broken link
+                status = None
+            if status is None or not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
                 self._collected.unreadable_logs.append(str(path))
                 continue
             yield _Log(

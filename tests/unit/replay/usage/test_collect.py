@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -152,6 +153,19 @@ def test_unreadable_logs_and_lines_are_counted(place: LogPlace) -> None:
     assert len(collected.records) == 3
     assert collected.unreadable_logs == [str(place.path / "-repo" / "broken.jsonl")]
     assert collected.unreadable_lines == 1
+
+
+def test_a_pipe_between_logs_is_not_waited_for(place: LogPlace) -> None:
+    pipe = place.path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    closer = Timer(10, lambda: os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)))  # ends a reader that waits
+    closer.start()
+    try:
+        collected = collect(place)
+        assert closer.is_alive()
+    finally:
+        closer.cancel()
+    assert (len(collected.records), collected.unreadable_logs) == (3, [str(pipe)])
 
 
 @pytest.mark.process
