@@ -121,7 +121,7 @@ def build_engine(
     )
     keep_sent_messages = (KeepSentMessages(),) if tracing is not None else ()
     enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
-    handle_overflow = FitWindow(apply_compactions, count, compactor.compact_now)
+    handle_overflow = FitWindow(apply_compactions, count, compactor.compact_for_request)
     return Engine(
         steps=in_pipeline_order(
             find_session,

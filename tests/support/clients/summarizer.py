@@ -13,6 +13,7 @@ URL = "https://a.example/v1/messages"
 MODEL = "claude-opus-4-5"
 CALLS_A_TOOL = "calls a tool"  # and gets the history as data at once
 NEVER = "thinks forever"
+WHEN_ALLOWED = "thinks until it may answer"
 BODY = json.dumps(
     {"model": MODEL, "max_tokens": 1_000, "messages": [{"role": "user", "content": "Sum it up. " * 100}]}
 ).encode()
@@ -24,6 +25,8 @@ class ScriptedModel(JsonClient):
     def __init__(self, ledger: RecordingLedger, *responses: str | Exception, input_tokens: int = 1_000) -> None:
         super().__init__(timeout_seconds=300)
         self.is_called = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self._input_tokens = input_tokens
         self.reserved_ids: list[list[str]] = []
         self.bodies: list[bytes] = []
@@ -36,9 +39,9 @@ class ScriptedModel(JsonClient):
         response = self._responses.pop(0)
         if isinstance(response, Exception):
             raise response
-        if response == NEVER:
+        if response == NEVER or not self.may_answer.is_set():
             self.is_called.set()
-            await asyncio.sleep(3600)
+            await (asyncio.sleep(3600) if response == NEVER else self.may_answer.wait())
         usage_body = {
             "content": [{"type": "tool_use" if response == CALLS_A_TOOL else "text", "text": response}],
             "stop_reason": "end_turn",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 from foveate import formats
@@ -135,7 +135,7 @@ class SessionCompactor:
         self.on_stored: Callable[[str], None] = lambda _agent: None
         # Set if the gateway sends keep-alive requests.
         self.keep_alive: PlannedKeepAlives | None = None
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._idle = _IdleSessions(self._on_idle, clock)
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -202,8 +202,7 @@ class SessionCompactor:
         task = asyncio.create_task(
             self._compact_in_background(context, replace(candidate, sent_request=sent_request))
         )
-        self._tasks[context.session_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(context.session_id, None))
+        self._add_task(context.session_id, task)
 
     async def compact_now(
         self, context: RequestContext, candidate: CompactionCandidate
@@ -212,6 +211,22 @@ class SessionCompactor:
         if running is not None:
             await asyncio.wait([running])
         return await self._compact(context, candidate)
+
+    async def compact_for_request(
+        self, context: RequestContext, candidate: CompactionCandidate
+    ) -> CompactionResult | None:
+        """Compact while a request waits. If its client gives up, the compaction goes on: the next request of
+        the session waits for it, instead of paying for another one.
+        """
+        while (running := self._tasks.get(context.session_id)) is not None:
+            await asyncio.wait([running])
+        task = asyncio.create_task(self._compact(context, candidate))
+        self._add_task(context.session_id, task)
+        return await asyncio.shield(task)
+
+    def _add_task(self, session_id: str, task: asyncio.Task[Any]) -> None:
+        self._tasks[session_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(session_id, None))
 
     def _on_idle(self, exchange: Exchange, context: RequestContext) -> None:
         if not self.planner.is_last_request(context) or context.session_id in self._tasks:

@@ -216,7 +216,7 @@ class HistoryEditor(Protocol):
     @property
     def planner(self) -> EditPlanner: ...
 
-    async def compact_now(
+    async def compact_for_request(
         self, context: RequestContext, candidate: CompactionCandidate
     ) -> CompactionResult | None: ...
 
@@ -293,7 +293,7 @@ class EditHistory:
 
     async def _compact(self, context: RequestContext, assessment: EditAssessment) -> Compaction | None:
         candidate = replace(compaction_candidate(context, must_fit=False), decide=assessment.decide)
-        result = await self._editor.compact_now(context, candidate)
+        result = await self._editor.compact_for_request(context, candidate)
         if result is None or result.compaction is None:
             return None
         return result.compaction if result.compaction.outcome is CompactionOutcome.OK else None

@@ -29,12 +29,12 @@ class FitWindow:
     name = OVERFLOW
 
     def __init__(
-        self, apply_compactions: ApplyCompactions, count_tokens: CountTokens, compact_now: CompactNow
+        self, apply_compactions: ApplyCompactions, count_tokens: CountTokens, compact: CompactNow
     ) -> None:
         self._apply_compactions = apply_compactions
         self._count_tokens = count_tokens
         self._limit_turns = LimitTurns()
-        self._compact_now = compact_now
+        self._compact_session = compact
 
     async def apply(self, context: RequestContext, required_sections: TokenCount = ZERO_TOKENS) -> None:
         """Make the request fit, with so many raw tokens of required sections.
@@ -94,7 +94,7 @@ class FitWindow:
             or context.window_tokens is None
         ):
             return False
-        result = await self._compact_now(context, compaction_candidate(context, must_fit=True))
+        result = await self._compact_session(context, compaction_candidate(context, must_fit=True))
         if result is None or result.compaction is None or result.compaction.outcome is not CompactionOutcome.OK:
             return False
         context.compactions = [result.compaction, *context.compactions]

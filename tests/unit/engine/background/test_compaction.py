@@ -63,7 +63,13 @@ class CompactorWithLedger:
         )
 
     async def compact(
-        self, *, ttl: str = "5m", due: bool = True, searches: int = 0, fallbacks: Sequence[str] = ()
+        self,
+        *,
+        ttl: str = "5m",
+        due: bool = True,
+        searches: int = 0,
+        fallbacks: Sequence[str] = (),
+        must_fit: bool = False,
     ) -> CompactionResult | None:
         body = claude_body(30, model=MODEL)
         if fallbacks:
@@ -71,7 +77,7 @@ class CompactorWithLedger:
         if searches:
             body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": searches}]
         body["messages"][-1]["content"][-1]["cache_control"]["ttl"] = ttl
-        subject = make_subject(body)
+        subject = replace(make_subject(body), must_fit=must_fit)
         if not due:
             subject = replace(subject, window_tokens=10 * subject.sent_tokens)
         request = formats.parse_request(json.dumps(body).encode(), Format.ANTHROPIC)
@@ -91,7 +97,7 @@ class CompactorWithLedger:
             request=request,
         )
         context.count.total = counter_for(MODEL).count_request(request).total
-        return await self.compactor.compact_now(context, subject)
+        return await self.compactor.compact_for_request(context, subject)
 
 
 def total_cap(dollars: str) -> Cap:
@@ -358,3 +364,24 @@ async def test_a_call_that_exceeds_a_cap_is_not_sent() -> None:
 
     assert raised.value.status == 402
     assert len(setup.model.reserved_ids) == 1
+
+
+async def test_a_compaction_goes_on_for_the_next_request_if_the_client_gives_up() -> None:
+    """Defect: each attempt of a client with a short timeout paid for a summary that was thrown away."""
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, COMPLETE_SUMMARY)
+    setup.model.may_answer.clear()
+    first = asyncio.create_task(setup.compact(must_fit=True))
+    await setup.model.is_called.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    second = asyncio.create_task(setup.compact(must_fit=True))
+    setup.model.may_answer.set()
+    result = await second
+
+    assert first.cancelled()
+    assert result is not None
+    assert result.compaction is not None
+    assert result.compaction.outcome is CompactionOutcome.OK
+    assert result.compaction.model == MODEL
+    assert len(setup.model.reserved_ids) == len(setup.ledger.settled)
+    assert not any(entry.is_partial for entry in setup.ledger.settled)
