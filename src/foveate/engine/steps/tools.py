@@ -44,7 +44,11 @@ class OrderTools:
         edit, orders = context.session.state.tools.stabilize(tool_list)
         settled_envelope = ref(envelope) if edit is None and envelope is not None else None
         context.session.state = context.session.state.with_tools(orders, settled_envelope)
-        self._session_states.put(context.incoming.agent, context.session_id, context.session.state)
+        # The stored state may be newer: a compaction or another request may have changed it meanwhile.
+        state = self._session_states.session(context.incoming.agent, context.session_id)
+        self._session_states.put(
+            context.incoming.agent, context.session_id, state.with_tools(orders, settled_envelope)
+        )
         if edit is not None:
             await context.apply_edits(self.name, (edit,))
 
