@@ -116,6 +116,20 @@ def test_a_prompt_that_a_compaction_replaces_is_not_kept_alive(tmp_path: Path, c
         assert is_keep_alive_sent(sandbox, after_seconds=291, within_seconds=within_seconds) is not compacts
 
 
+def test_a_prompt_is_kept_alive_if_nothing_is_compacted(tmp_path: Path) -> None:
+    """Defect: a session above the threshold was never kept alive, also if nothing could be compacted."""
+    options = AgentOptions(keep_alive=KeepAliveOptions(enabled=True), compaction=True, window_tokens=30_000)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        send_messages(client, [{"role": "user", "content": "The parser is slow. " * 3_500}])
+        gateway.wait_for_compactions(1)
+
+        assert is_keep_alive_sent(sandbox, after_seconds=291)
+
+
 def test_a_keep_alive_to_an_upstream_without_reuse_opens_its_own_connection(tmp_path: Path) -> None:
     """Regression: only requests of clients respected `reuse: false`."""
     with running_sandbox() as sandbox:

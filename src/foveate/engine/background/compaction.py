@@ -65,8 +65,8 @@ class PlannedKeepAlives(Protocol):
     def saved_tokens(self, context: RequestContext) -> float:
         """What the planned keep-alive of a session is expected to save; 0 if none is planned."""
 
-    def forget(self, context: RequestContext) -> None:
-        """Send no keep-alive until the next request of the session."""
+    def forget(self, context: RequestContext) -> Callable[[], None]:
+        """Send no keep-alive until the next request of the session; the result plans it again."""
 
 
 class _IdleSessions:
@@ -192,15 +192,17 @@ class SessionCompactor:
         return self.keep_alive.saved_tokens(context) * price > plan.net_dollars
 
     def _start(self, exchange: Exchange, context: RequestContext, candidate: CompactionCandidate) -> None:
-        if self.keep_alive is not None:  # the next request has another prefix
-            self.keep_alive.forget(context)
+        # After a compaction the next request has another prefix.
+        keep_alive_again = self.keep_alive.forget(context) if self.keep_alive is not None else None
         # The request as sent, with its breakpoints, so that the summary reads what is cached.
         incoming = exchange.incoming
         sent_request = formats.parse_request(
             exchange.upstream_request.body, incoming.api_format, model=incoming.served_model
         )
         task = asyncio.create_task(
-            self._compact_in_background(context, replace(candidate, sent_request=sent_request))
+            self._compact_in_background(
+                context, replace(candidate, sent_request=sent_request), keep_alive_again
+            )
         )
         self._add_task(context.session_id, task)
 
@@ -250,10 +252,16 @@ class SessionCompactor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _compact_in_background(self, context: RequestContext, candidate: CompactionCandidate) -> None:
+    async def _compact_in_background(
+        self,
+        context: RequestContext,
+        candidate: CompactionCandidate,
+        keep_alive_again: Callable[[], None] | None,
+    ) -> None:
+        result: CompactionResult | None = None
         async with self._semaphore:
             try:
-                await self._compact(context, candidate)
+                result = await self._compact(context, candidate)
             except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on uncompacted
                 reason = f"{type(error).__name__}: {error}"
                 bug = None if isinstance(error, FoveateError) else error
@@ -262,6 +270,10 @@ class SessionCompactor:
                 self._on_result(
                     context.incoming.agent, CompactionResult(outcome=CompactionOutcome.FAILED, reason=reason)
                 )
+        compaction = result.compaction if result is not None else None
+        is_compacted = compaction is not None and compaction.outcome is CompactionOutcome.OK
+        if keep_alive_again is not None and not is_compacted and self.planner.is_last_request(context):
+            keep_alive_again()
 
     async def _compact(
         self, context: RequestContext, candidate: CompactionCandidate

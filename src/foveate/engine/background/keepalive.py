@@ -288,8 +288,15 @@ class KeepAliveScheduler:
         planned = self._planned.get(_session_key(context))
         return planned[0].saved_tokens if planned is not None else 0
 
-    def forget(self, context: RequestContext) -> None:
-        self._planned.pop(_session_key(context), None)
+    def forget(self, context: RequestContext) -> Callable[[], None]:
+        key = _session_key(context)
+        planned = self._planned.pop(key, None)
+
+        def plan_again() -> None:
+            if planned is not None and key not in self._planned:
+                self._plan(key, planned[1])
+
+        return plan_again
 
     def cancel_planned(self, context: RequestContext) -> None:
         key = _session_key(context)

@@ -1,5 +1,6 @@
 """Before a cache expires, either a keep-alive request is sent or the session is compacted."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -32,15 +33,14 @@ PLAN = ScheduledEdits(compacts=True, gain_dollars=0.3, cost_dollars=0.1)
 class PlannedKeepAlive:
     def __init__(self, saved_tokens: float) -> None:
         self._saved_tokens = saved_tokens
-        self.is_forgotten = False
 
     def saved_tokens(self, context: RequestContext) -> float:
         del context
         return self._saved_tokens
 
-    def forget(self, context: RequestContext) -> None:
+    def forget(self, context: RequestContext) -> Callable[[], None]:
         del context
-        self.is_forgotten = True
+        return lambda: None
 
 
 @pytest.mark.parametrize(("saved_tokens", "keeps_alive"), [(0, False), (199_000, False), (201_000, True)])
