@@ -13,7 +13,7 @@ from msgspec import structs
 
 from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.config.settings import Settings
-from foveate.cost.ledger import GroupBy
+from foveate.cost.ledger import Category, Charge, GroupBy
 from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.engine.options_from_settings import options_by_agent
@@ -171,6 +171,14 @@ def read_cost(folder: Path) -> float:
     return asyncio.run(read())
 
 
+def read_charges(folder: Path) -> Sequence[Charge]:
+    async def read() -> Sequence[Charge]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return [charge async for charge in store.ledger.list_charges(since=0)]
+
+    return asyncio.run(read())
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("clearing", ["cold", "cost"])
 @pytest.mark.parametrize("agent_class", [FileReader, ChatFileReader])
@@ -239,6 +247,24 @@ def test_a_long_session_is_compacted_because_it_pays_and_costs_less(tmp_path: Pa
     text = spawn("compactions", "show", made[0].id, "--store", url).out
     assert "because it was expected to save $" in text
     assert "So far it has saved $" in text
+
+
+@pytest.mark.usefixtures("young_sessions_may_lose")
+def test_a_summary_of_a_prompt_whose_cache_has_expired_is_not_written_to_the_cache(tmp_path: Path) -> None:
+    """Defect: the client's breakpoints were sent too, so a prompt that is never sent again was written."""
+    options = configure({"enabled": True, "trigger": "cost"})
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        list(run_agent(gateway, sandbox, 21, pauses=(20,)))
+    (edit,) = read_edits(tmp_path)
+    (summary,) = [charge for charge in read_charges(tmp_path) if charge.call.category is Category.COMPACTION]
+
+    assert edit.decision is not None
+    assert edit.decision.moment == "arrival"
+    assert summary.usage.cache.written_5m == 0
+    assert summary.usage.cache.input_tokens > 10_000
 
 
 def test_tool_results_are_cleared_once_the_cache_has_expired(tmp_path: Path) -> None:

@@ -68,8 +68,9 @@ class CompactionCandidate:
 
     `original` is the client's request and `chain` its hashes. `sent_request` is what goes out: with
     `earlier_compaction` and cache breakpoints, of `sent_tokens`. `must_fit` means that it exceeds the window
-    without a compaction. With `decide`, it is compacted if that pays: once it is known what can be replaced,
-    `decide` returns the numbers, or None if it does not pay.
+    without a compaction. If not `is_cached`, the provider's cache has expired. With `decide`, it is compacted
+    if that pays: once it is known what can be replaced, `decide` returns the numbers, or None if it does not
+    pay.
     """
 
     agent: str
@@ -82,6 +83,7 @@ class CompactionCandidate:
     output_reserve: int
     earlier_compaction: Compaction | None = None
     must_fit: bool = False
+    is_cached: bool = True
     decide: "Callable[[CompactionPlan], EditDecision | None] | None" = None
 
 
@@ -241,6 +243,7 @@ def _build_plan(
         summary_input=SummaryInput(
             request=candidate.sent_request,
             request_tokens=candidate.sent_tokens,
+            is_cached=candidate.is_cached,
             head=head,
             new_messages=_expose_provider_summaries(messages[index] for index in new),
             tail=tail,

@@ -455,7 +455,7 @@ class _RequestWriter:
         is_same = request.model == self._model and request.format is self._api_format
         # A forced tool or schema would determine the response, and removing it would invalidate the cache.
         if (
-            not is_same
+            not (is_same and summary_input.is_cached)
             or request.schema is not None
             or request.tool_choice not in _UNFORCED_TOOL_CHOICES
             or _has_output_format(request)

@@ -19,7 +19,8 @@ EXTRACTIVE_MODEL = "extractive"
 class SummaryInput:
     """The messages to summarize, and the request that sent them last.
 
-    `request` is what was sent last, with the summary of an earlier compaction and cache breakpoints. `head` is
+    `request` is what was sent last, with the summary of an earlier compaction and cache breakpoints. If not
+    `is_cached`, the provider's cache no longer has it. `head` is
     everything that the new summary will replace, `new_messages` the part that no earlier summary covers, `tail`
     what follows. `replaced_tokens` counts `new_messages` and `earlier_summary`. `facts` were extracted from the
     head and should be mentioned.
@@ -33,6 +34,7 @@ class SummaryInput:
     replaced_tokens: int
     earlier_summary: str = ""
     facts: tuple[str, ...] = ()
+    is_cached: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,7 +292,11 @@ class EditHistory:
                 return False
 
     async def _compact(self, context: RequestContext, assessment: EditAssessment) -> Compaction | None:
-        candidate = replace(compaction_candidate(context, must_fit=False), decide=assessment.decide)
+        candidate = replace(
+            compaction_candidate(context, must_fit=False),
+            is_cached=not assessment.is_cold,
+            decide=assessment.decide,
+        )
         result = await self._editor.compact_for_request(context, candidate)
         if result is None or result.compaction is None:
             return None
