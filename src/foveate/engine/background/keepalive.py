@@ -377,8 +377,9 @@ class KeepAliveScheduler:
                 reply = await self._post(next_warm, keep_alive)
             if _read_tokens(reply) < _MIN_READ_SHARE * entry_tokens:
                 raise _EntryExpired(f"the cache entry of {entry_tokens} tokens has expired")
+            state = self._session_states.session(*key)  # a request may have changed it meanwhile
             simulated = state.cache.serve(next_warm.prompt, next_warm.rules, at=now)
-            self._session_states.put(*key, self._session_states.session(*key).with_keep_alive(simulated.cache))
+            self._session_states.put(*key, state.with_keep_alive(simulated.cache))
         except (FoveateError, TimeoutError, _EntryExpired) as error:
             _LOG.info("keep-alive of session %s stops: %s", key[1], error)
             self._stopped.put(_key_bytes(key), True)

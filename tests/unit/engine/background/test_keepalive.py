@@ -114,12 +114,15 @@ class CachingProvider(JsonClient):
         super().__init__()
         self.bodies: list[bytes] = []
         self.has_request = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.is_stuck = False
         self.was_cancelled = False
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         self.bodies.append(body)
         self.has_request.set()
+        await self.may_answer.wait()
         if self.is_stuck:
             try:
                 await asyncio.sleep(60)
@@ -180,6 +183,23 @@ async def test_a_request_cancels_the_plan_and_only_the_last_one_plans_again() ->
     await agent.keep_alive.close()
 
     assert (planned, during, planned_meanwhile) == (1, 0, 0)
+
+
+async def test_what_a_request_writes_during_a_keep_alive_stays_in_the_simulated_cache() -> None:
+    """Defect: a keep-alive put back the cache as it was before, so the session's cache seemed to be shorter."""
+    agent = AgentSessions(KeepAliveOptions(enabled=True))
+    await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
+    agent.client.may_answer.clear()
+    agent.clock.now += 291
+    await wait_until_sent(agent)
+    await agent.finish_request(await agent.start_request("one", make_body(9)), "Yes.")
+    written = set(agent.session_states.session("ana", "one").cache.entries)
+    agent.client.may_answer.set()
+    await asyncio.sleep(0.1)
+    kept = set(agent.session_states.session("ana", "one").cache.entries)
+    await agent.keep_alive.close()
+
+    assert kept >= written
 
 
 async def test_closing_cancels_keep_alive_requests_in_flight() -> None:
