@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import uuid4
 
 from foveate import formats
@@ -135,7 +135,7 @@ class SessionCompactor:
         self.on_stored: Callable[[str], None] = lambda _agent: None
         # Set if the gateway sends keep-alive requests.
         self.keep_alive: PlannedKeepAlives | None = None
-        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._tasks: dict[str, asyncio.Task[CompactionResult | None]] = {}
         self._idle = _IdleSessions(self._on_idle, clock)
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -222,11 +222,13 @@ class SessionCompactor:
         """
         while (running := self._tasks.get(context.session_id)) is not None:
             await asyncio.wait([running])
+            if candidate.decide is not None:  # the next attempt would not be due
+                return None if running.cancelled() or running.exception() else running.result()
         task = asyncio.create_task(self._compact(context, candidate))
         self._add_task(context.session_id, task)
         return await asyncio.shield(task)
 
-    def _add_task(self, session_id: str, task: asyncio.Task[Any]) -> None:
+    def _add_task(self, session_id: str, task: asyncio.Task[CompactionResult | None]) -> None:
         self._tasks[session_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(session_id, None))
 
@@ -257,7 +259,7 @@ class SessionCompactor:
         context: RequestContext,
         candidate: CompactionCandidate,
         keep_alive_again: Callable[[], None] | None,
-    ) -> None:
+    ) -> CompactionResult | None:
         result: CompactionResult | None = None
         async with self._semaphore:
             try:
@@ -274,6 +276,7 @@ class SessionCompactor:
         is_compacted = compaction is not None and compaction.outcome is CompactionOutcome.OK
         if keep_alive_again is not None and not is_compacted and self.planner.is_last_request(context):
             keep_alive_again()
+        return result
 
     async def _compact(
         self, context: RequestContext, candidate: CompactionCandidate

@@ -10,6 +10,7 @@ import pytest
 
 from foveate import formats
 from foveate.compaction.compact import CompactionResult
+from foveate.compaction.plan import CompactionPlan
 from foveate.compaction.store import ClearedBlock, CompactionOutcome, EditDecision
 from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
@@ -41,6 +42,9 @@ from tests.support.stores.recording_ledger import RecordingLedger
 
 PRICES = PriceBook()
 AT = 1_800_000_000.0
+DECISION = EditDecision(
+    moment="arrival", gain_dollars=1.0, cost_dollars=0.1, expected_requests=9.0, growth_tokens=500.0
+)
 
 
 class CompactorWithLedger:
@@ -70,6 +74,7 @@ class CompactorWithLedger:
         searches: int = 0,
         fallbacks: Sequence[str] = (),
         must_fit: bool = False,
+        decide: Callable[[CompactionPlan], EditDecision | None] | None = None,
     ) -> CompactionResult | None:
         body = claude_body(30, model=MODEL)
         if fallbacks:
@@ -77,7 +82,7 @@ class CompactorWithLedger:
         if searches:
             body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": searches}]
         body["messages"][-1]["content"][-1]["cache_control"]["ttl"] = ttl
-        subject = replace(make_subject(body), must_fit=must_fit)
+        subject = replace(make_subject(body), must_fit=must_fit, decide=decide)
         if not due:
             subject = replace(subject, window_tokens=10 * subject.sent_tokens)
         request = formats.parse_request(json.dumps(body).encode(), Format.ANTHROPIC)
@@ -150,16 +155,13 @@ async def test_tool_results_are_not_cleared_while_another_gateway_edits_the_sess
     )
     context.session.chain = compute_chain(request)
     block = ClearedBlock(message=2, block=0, text="[cleared: a file]", tokens=900, saved_tokens=800)
-    decision = EditDecision(
-        moment="arrival", gain_dollars=1.0, cost_dollars=0.1, expected_requests=9.0, growth_tokens=500.0
-    )
 
     lease = await store.acquire_lease(context.session_id, "another one", ttl_seconds=60, now=AT)
     assert lease is not None
-    assert await compactor.clear_results(context, [block], decision) is None
+    assert await compactor.clear_results(context, [block], DECISION) is None
     assert await store.list_compactions() == []
     await store.release_lease(lease)
-    assert await compactor.clear_results(context, [block], decision) is not None
+    assert await compactor.clear_results(context, [block], DECISION) is not None
 
 
 async def test_every_attempt_is_admitted_by_itself_with_its_own_id() -> None:
@@ -366,15 +368,17 @@ async def test_a_call_that_exceeds_a_cap_is_not_sent() -> None:
     assert len(setup.model.reserved_ids) == 1
 
 
-async def test_a_compaction_goes_on_for_the_next_request_if_the_client_gives_up() -> None:
+@pytest.mark.parametrize("must_fit", [False, True])
+async def test_a_compaction_goes_on_for_the_next_request_if_the_client_gives_up(must_fit: bool) -> None:
     """Defect: each attempt of a client with a short timeout paid for a summary that was thrown away."""
     setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, COMPLETE_SUMMARY)
+    decide = None if must_fit else lambda _: DECISION
     setup.model.may_answer.clear()
-    first = asyncio.create_task(setup.compact(must_fit=True))
+    first = asyncio.create_task(setup.compact(must_fit=must_fit, decide=decide))
     await setup.model.is_called.wait()
     first.cancel()
     await asyncio.wait([first])
-    second = asyncio.create_task(setup.compact(must_fit=True))
+    second = asyncio.create_task(setup.compact(must_fit=must_fit, decide=decide))
     setup.model.may_answer.set()
     result = await second
 
