@@ -232,13 +232,13 @@ def test_files_are_sorted_by_what_their_tests_do() -> None:
     items = [
         make_item("test_quick.py", "parametrize"),
         make_item("test_slow.py"),
-        make_item("test_serve.py", "slow", "process"),
-        make_item("test_slow.py", "slow"),
         make_item("test_store.py", "postgres"),
+        make_item("test_slow.py", "slow"),
+        make_item("test_serve.py", "slow", "process"),
     ]
 
     assert {kind: list(files) for kind, files in sort_files(items).items()} == {
-        "waiting": [[2], [4]],
+        "waiting": [[4], [2]],
         "busy": [[1, 3]],
         "quick": [[0]],
     }

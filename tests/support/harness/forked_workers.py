@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -185,7 +185,7 @@ class _Dispatcher:
         self._start_worker(worker.order)
 
 
-def sort_files(items: Iterable[pytest.Item]) -> Mapping[str, deque[list[Test]]]:
+def sort_files(items: Sequence[pytest.Item]) -> Mapping[str, deque[list[Test]]]:
     """Group tests by file, and files by what their tests do: wait for processes, compute, or neither."""
     files: dict[Path, list[Test]] = {}
     markers: dict[Path, set[str]] = {}
@@ -196,6 +196,10 @@ def sort_files(items: Iterable[pytest.Item]) -> Mapping[str, deque[list[Test]]]:
     for path, tests in files.items():
         tiers = markers[path].intersection(TIERS)
         kinds[_QUICK if not tiers else _BUSY if tiers == {"slow"} else _WAITING].append(tests)
+    # The longest first: at the end, one file with installations or pages would keep a single worker busy.
+    kinds[_WAITING] = deque(
+        sorted(kinds[_WAITING], key=lambda tests: markers[items[tests[0]].path].isdisjoint(("slow", "browser")))
+    )
     return kinds
 
 
