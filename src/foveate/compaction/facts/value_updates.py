@@ -171,7 +171,6 @@ class ValueIndex:
                 for (number, weights), said in zip(shared.items(), candidates, strict=True)
             }
             alike = {said.mention.normal for said in candidates if _has_same_form(new, said.mention)}
-            hard = find_mentions(statement.text).mentions
             of_new = {
                 "always": 1.0,
                 "cue": float(statement.subject.has_cue),
@@ -192,14 +191,14 @@ class ValueIndex:
                 "pronoun": float(_starts_with_pronoun(new.part)),
                 "short": float(len(new.near) <= _SHORT),
                 "bare": float(not own),
-                "several_new": float(sum(is_same_kind(other, new) for other in hard) > 1),
+                "several_new": float(sum(is_same_kind(other, new) for other in wording.mentions) > 1),
             }
             for number in nlargest(_MAX_COMPARED, ranks, key=lambda number: (ranks[number], number)):
                 said = candidates[number]
                 parts = _find_part_subject(new.part), _find_part_subject(said.mention.part)
-                heads = statement.subject, known[said.number].subject
+                subjects = statement.subject, known[said.number].subject
                 # "The bedroom window is 120 cm wide." "The bedroom door is new: 80 cm."
-                if self._are_different(*parts) or (not own and have_other_heads(*heads)):
+                if self._are_different(*parts) or (not own and have_other_heads(*subjects)):
                     continue
                 others = [
                     rank
@@ -207,7 +206,6 @@ class ValueIndex:
                     if candidates[other].mention.normal != said.mention.normal
                 ]
                 lead = ranks[number] - max(others) if others else 0.0
-                subjects = statement.subject, known[said.number].subject
                 features = {
                     **of_new,
                     **shared[number],
