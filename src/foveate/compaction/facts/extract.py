@@ -18,7 +18,6 @@ from math import exp, log1p
 from pathlib import Path
 from typing import Any
 
-from foveate.compaction.facts.amendments import complete_ellipses
 from foveate.compaction.facts.prose import prose_blocks
 from foveate.compaction.facts.rules import (
     FactKind,
@@ -100,7 +99,7 @@ def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
 
 def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()) -> ConversationFacts:
     """Read `messages`, of which some may no longer be true because of `later` ones."""
-    updates = find_updates(complete_ellipses(find_statements([*messages, *later])))
+    updates = find_updates(find_statements([*messages, *later]))
     statements = updates.statements
     replaced = {
         old: new

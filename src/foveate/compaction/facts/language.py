@@ -27,7 +27,9 @@ class Language:
     end_cues: re.Pattern[str]
     correction_cues: frozenset[str]
     rejections: re.Pattern[str]
+    certain_rejections: frozenset[str]
     refusals: re.Pattern[str]
+    moves: re.Pattern[str]
     interjections: re.Pattern[str]
     fillers: re.Pattern[str]
     bindings: frozenset[str]
@@ -77,8 +79,10 @@ def language() -> Language:
         weak_cues=compile_phrases(table["weak_cues"]),
         end_cues=compile_phrases(table["end_cues"]),
         correction_cues=frozenset(table["correction_cues"]),
-        rejections=compile_phrases(table["rejections"]),
+        rejections=compile_phrases([*table["certain_rejections"], *table["rejections"]]),
+        certain_rejections=frozenset(table["certain_rejections"]),
         refusals=compile_phrases(table["refusals"]),
+        moves=compile_phrases(table["moves"]),
         interjections=compile_phrases(table["interjections"]),
         fillers=compile_phrases(table["fillers"]),
         bindings=frozenset(table["bindings"]),

@@ -50,11 +50,14 @@ class OutdatedValues:
         for mention in mentions:
             self._add(mention, stems, number)
 
-    def add_rejected(self, statement: Statement, before: str, number: int) -> None:
-        """Add what a statement says is wrong: "8, not 6", "rather than the old host"."""
-        for mention, _ in find_rejected(statement.text):
+    def add_rejected(self, statement: Statement, before: str, after: str, number: int) -> None:
+        """Add what a statement says is wrong: "8, not 6", "rather than the old host".
+
+        `before` and `after` are the sentences around it.
+        """
+        for rejection in find_rejections(statement.text, f"{before} {after}"):
             stems = find_mentions(statement.text).stems | find_mentions(before).stems
-            self._add(mention, stems, number, is_rejected=True)
+            self._add(rejection.mention, stems, number, is_rejected=True)
 
     def _add(self, mention: Mention, stems: frozenset[str], number: int, *, is_rejected: bool = False) -> None:
         outdated = _Outdated(mention, stems | mention.near, number, is_rejected)
@@ -182,39 +185,118 @@ _ORDINAL_SUFFIXES = ("st", "nd", "rd", "th")
 
 def _is_same(statement: Statement, mention: Mention, outdated: _Outdated) -> bool:
     """Return whether a value is the outdated one, and not the same number of something else."""
-    is_day = mention.value_type is ValueType.DATE and ORDINAL.fullmatch(outdated.mention.value) is not None
-    if not (is_day or is_same_kind(mention, outdated.mention)):
+    old = outdated.mention
+    is_day = mention.value_type is ValueType.DATE and ORDINAL.fullmatch(old.value) is not None
+    if not (is_day or is_same_kind(mention, old) or is_same_kind(old, mention)):
         return False
     is_clear = outdated.is_rejected and mention.value_type in (ValueType.DATE, ValueType.MONEY)
     return (
         is_clear
         or mention.value_type in _DISTINCTIVE
+        or _is_seat(mention)
         or not outdated.context.isdisjoint(find_mentions(statement.text).stems)
     )
 
 
-def find_rejected(text: str) -> list[tuple[Mention, int]]:
-    """The values that a text says are wrong, each with where the phrase that says so starts.
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A value that a text says is wrong, and the phrase that says so.
 
-    "8, not 6", "rather than 6"; "6 is too late", where that is the value itself.
+    `is_certain`: the value was right before: "no longer 8". "Not 8" may only be a wish. `can_be_cut`: the text
+    makes sense without the phrase.
     """
-    found: list[tuple[Mention, int]] = []
+
+    mention: Mention
+    start: int
+    end: int
+    is_certain: bool = False
+    can_be_cut: bool = False
+
+
+def _is_seat(mention: Mention) -> bool:
+    """Return whether a number has a letter that is no unit: "21C"."""
+    return (
+        mention.value_type is ValueType.NUMBER
+        and not mention.unit
+        and mention.value[-1:].isalpha()
+        and mention.value[0].isdigit()
+        and not ORDINAL.fullmatch(mention.value)
+    )
+
+
+def find_rejections(text: str, around: str = "") -> list[Rejection]:
+    """The values that a text says are wrong.
+
+    "8, not 6", "rather than 6", "no longer 6", "from 6 to 8"; "6 is too late". The right value may be in the
+    sentences `around`.
+    """
     mentions = find_mentions(text).mentions
     if not mentions:
-        return found
-    for match in language().rejections.finditer(text):
+        return []
+    words = language()
+    found: list[Rejection] = []
+    right = (*mentions, *find_mentions(around).mentions)
+    for match in words.rejections.finditer(text):
         mention = next((mention for mention in mentions if mention.start >= match.end()), None)
-        if mention is not None and _is_only_articles(text[match.end() : mention.start]):
-            others = (other for other in mentions if other.value != mention.value)
-            if any(is_same_kind(other, mention) or is_same_kind(mention, other) for other in others):
-                found.append((mention, match.start()))
-    for match in language().refusals.finditer(text):
-        found += ((mention, mention.start) for mention in mentions if text[mention.end : match.start()] == " ")
+        if mention is None or not _is_only_articles(text[match.end() : mention.start]):
+            continue
+        end = find_unit_end(text, mention.end)
+        is_certain = match[0].lower() in words.certain_rejections or _ANY_MORE.match(text, end) is not None
+        others = (other for other in right if other.value != mention.value)
+        if is_certain or any(is_same_kind(other, mention) or is_same_kind(mention, other) for other in others):
+            is_end = end == len(text) or text[end] in _CLAUSE_ENDS
+            found.append(Rejection(mention, match.start(), end, is_certain, is_end))
+    for before, mention in pairwise(mentions):
+        if move := _find_move(text, before, mention):
+            found.append(move)
+    for match in words.refusals.finditer(text):
+        found += (
+            Rejection(mention, mention.start, match.end())
+            for mention in mentions
+            if text[mention.end : match.start()] == " "
+        )
     return found
 
 
+_ANY_MORE = re.compile(r",?\s(?:any\s?more|any longer)\b", re.IGNORECASE)
+
+
+def _find_move(text: str, before: Mention, mention: Mention) -> Rejection | None:
+    """What something was before: "moves from 6 to 8", "goes to 8 from 6", "6 → 8"."""
+    between = text[find_unit_end(text, before.end) : mention.start]
+    if _ARROW.fullmatch(between):
+        return Rejection(before, before.start, mention.start, is_certain=True, can_be_cut=True)
+    start = max(accumulate(map(len, split_parts(text[: before.start])[:-1]), initial=0))
+    lead = text[start : before.start]
+    if language().moves.search(text[start : mention.end]) is None:
+        return None
+    origin, target = _FROM.search(lead), _TO.search(lead)
+    if origin and _TO.fullmatch(between) and is_same_kind(mention, before):
+        return Rejection(
+            before,
+            start + origin.start(),
+            mention.start - len(between.lstrip()),
+            is_certain=True,
+            can_be_cut=True,
+        )
+    if target and _FROM.fullmatch(between) and is_same_kind(before, mention):
+        return Rejection(
+            mention,
+            mention.start - len(between),
+            find_unit_end(text, mention.end),
+            is_certain=True,
+            can_be_cut=True,
+        )
+    return None
+
+
+_ARROW = re.compile(r"\s?(?:→|[-=]>)\s?")
+_FROM = re.compile(r"\s(?:from|von|vom|de|del|da)\s(?:the\s)?$", re.IGNORECASE)
+_TO = re.compile(r"\s(?:to|auf|nach|à|a|para)\s(?:the\s)?$", re.IGNORECASE)
+
+
 def _rejects(text: str, mention: Mention) -> bool:
-    return any(rejected.normal == mention.normal for rejected, _ in find_rejected(text))
+    return any(rejection.mention.normal == mention.normal for rejection in find_rejections(text))
 
 
 def _is_only_articles(text: str) -> bool:
@@ -245,17 +327,38 @@ def without_values(old: Statement, new: Statement, values: Sequence[Mention]) ->
 
 def _cut(text: str, outdated: Sequence[Mention]) -> str:
     """The text without the phrases that reject outdated values, and without the parts that give them."""
-    rejected = {mention.start: start for mention, start in find_rejected(text) if start < mention.start}
+    phrases = {
+        rejection.mention.start: rejection
+        for rejection in find_rejections(text)
+        if rejection.start < rejection.mention.start or rejection.can_be_cut
+    }
     places: list[int] = []
     for mention in reversed(outdated):
-        if mention.start not in rejected:
+        phrase = phrases.get(mention.start)
+        if phrase is None or _is_whole_part(text, phrase):
             places.append(mention.start)
-            continue
-        start, end = len(text[: rejected[mention.start]].rstrip(_EDGES)), find_unit_end(text, mention.end)
-        if end == len(text) or text[end] in _CLAUSE_ENDS:
-            text = text[:start] + text[end:]
-            places = [place - (end - start) for place in places]
+        elif phrase.can_be_cut:
+            start = len(text[: phrase.start].rstrip(_EDGES))
+            rest = text[phrase.end :]
+            cut = phrase.end - start
+            if rest and rest[0] not in _CLAUSE_ENDS:
+                rest = f" {rest.lstrip()}"
+                cut = len(text) - start - len(rest)
+            text = text[:start] + rest
+            places = [place - cut for place in places]
     return _keep_parts(text, lambda start, end: not any(start <= place < end for place in places))
+
+
+def _is_whole_part(text: str, phrase: Rejection) -> bool:
+    """Return whether a part of a text says nothing else: "I'm no longer in 6, …"."""
+    part = split_parts(text[: phrase.start])[-1]
+    before = find_mentions(part)
+    return (
+        phrase.can_be_cut
+        and bool(part.strip())
+        and not (before.stems or before.mentions)
+        and text[phrase.end : phrase.end + 1] in ("", *_CLAUSE_ENDS)
+    )
 
 
 def _cut_places(text: str, places: Sequence[int]) -> str:

@@ -80,8 +80,6 @@ class Statement:
     """How an earlier summary introduced it, if it is a request."""
     is_quoted: bool = False
     """It is part of a long text in a message, so perhaps not the author's own words."""
-    completes: int | None = None
-    """The number of the statement whose value it changes, if it gave only the value."""
 
     @property
     def is_marked(self) -> bool:

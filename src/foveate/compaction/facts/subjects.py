@@ -83,6 +83,8 @@ _DEFINITE_ARTICLES = frozenset(("the", "der", "die", "das", "den", "dem", "le", 
 _MAX_WORDS = 50_000
 _MAX_VALUE_WORDS = 12
 _MAX_PARTS = 6
+_PHONE_DIGITS = range(8, 16)
+_MAX_PHONE_GROUP = 5
 _HOUSE_NUMBER = re.compile(r"\d{1,5}[a-zA-Z]?")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9-]{0,5}")
 _CAPITALS_OR_DIGITS = re.compile(r"[A-Z0-9-]{0,5}\d[A-Z0-9-]{0,5}")
@@ -367,6 +369,8 @@ def _mark_hard_values(tokens: Sequence[Token], *, is_german: bool) -> None:
             _mark(token, ValueType.NUMBER, following, lambda other: other.lower in words.number_words)
         elif following and _is_split_code(token, following[0]):
             _mark(token, ValueType.CODE, following[:1])
+        elif following and (groups := _find_phone(token, following)):
+            _mark(token, ValueType.CODE, groups)
         elif following and not is_german and _is_house_number(token, following[0]):
             _mark(token, ValueType.ADDRESS, following, lambda other: _is_capitalized(other.text))
         elif _is_hyphenated_name(token, tokens[number - 1] if number else None, following):
@@ -413,6 +417,21 @@ def _is_split_code(token: Token, following: Token) -> bool:
         and following.start == token.start + len(token.text) + 1
         and not token.is_function_word
     )
+
+
+def _find_phone(token: Token, following: Sequence[Token]) -> Sequence[Token]:
+    """The groups of digits after the first one of a phone number: "07700 900 112", "31 6 0000 2264"."""
+    groups = [token]
+    for other in following:
+        is_group = other.text.isdecimal() and len(other.text) <= _MAX_PHONE_GROUP
+        if not is_group or other.start != groups[-1].start + len(groups[-1].text) + 1:
+            break
+        groups.append(other)
+    sizes = [len(group.text) for group in groups]
+    is_phone = (
+        token.text.isdecimal() and sum(sizes) in _PHONE_DIGITS and (token.text[0] == "0" or max(sizes) > 2)
+    )
+    return groups[1:] if is_phone else ()
 
 
 def _is_hyphenated_name(token: Token, before: Token | None, following: Sequence[Token]) -> bool:
@@ -502,7 +521,10 @@ def _mark_names(tokens: Sequence[Token], *, is_german: bool) -> None:
         if (
             is_name
             and number == 0
-            and (tokens[0].is_function_word or (length > 1 and len(tokens[1].text) == 1))
+            and (
+                tokens[0].is_function_word
+                or (length > 1 and (len(tokens[1].text) == 1 or tokens[0].lower in language().cancel_words))
+            )
         ):
             number += 1  # "The Hague" is rarer than "The Hendersons", and "Server A" is a server
             continue

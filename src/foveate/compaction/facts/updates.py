@@ -16,7 +16,13 @@ from functools import cache, lru_cache, partial
 from math import log
 from typing import TYPE_CHECKING
 
-from foveate.compaction.facts.amendments import amend, amend_name, changed_values, find_rename, is_same_text
+from foveate.compaction.facts.amendments import (
+    amend_name,
+    changed_values,
+    find_outdated,
+    find_rename,
+    is_same_text,
+)
 from foveate.compaction.facts.contrasts import (
     SYNONYM_COSINE,
     WordSimilarity,
@@ -41,7 +47,6 @@ from foveate.compaction.facts.value_updates import (
     find_other_changes,
     find_signs,
     is_same_kind,
-    write_changes,
 )
 from foveate.compaction.facts.values import Mention, find_mentions, split_parts
 from foveate.errors import UnreadableInput
@@ -159,29 +164,31 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             if not degrees and before is not None and _is_continued(before, statement):
                 update = _join(before, statement)
                 degrees = find_degrees(update, None)
-            if statement.completes is not None and statement.completes not in replaced:
-                degrees[statement.completes] = _EXACT
             changes = find_changes(number)
+            # Which value changes if that is not certain is found by weights.
+            degrees = {
+                earlier: degree
+                for earlier, degree in degrees.items()
+                if degree >= _CERTAIN or not _changes_values(update, known[earlier])
+            }
             for earlier in _select_outdated(degrees, known):
                 old = known[earlier]
                 if _cancels(update, old):
                     amended[earlier] = _without_cancelled(old, update)
                     continue
-                # What the assistant said is not rewritten: its other values may depend on the old one.
-                current = amend(old, update) if old.speaker is Speaker.USER else None
+                # Other values of what the assistant said may depend on the old one.
+                gone = find_outdated(old, update) if old.speaker is Speaker.USER else []
+                current = without_values(old, update, gone) if gone else None
                 loses_names = not update.subject.has_cue and _loses_names(old, update)
                 found = changes.get(earlier)
-                if (
-                    found
-                    and statement.completes != earlier
-                    and (
-                        current is not None
-                        or loses_names
-                        or _hard_values(old) - _values(update) > {found[0].old.value}
-                        or _says_more(old, update, found)
-                    )
+                if found and (
+                    current is not None
+                    or loses_names
+                    or _hard_values(old) - _values(update) > {found[0].old.value}
+                    or _says_more(old, update, found)
                 ):
-                    current = _write(old, statement, found)
+                    others = find_other_changes(earlier, old, statement, found)
+                    current = without_values(old, statement, [change.old for change in (*found, *others)])
                 if current is not None or not loses_names:
                     amended[earlier] = current
                     changes.pop(earlier, None)
@@ -200,7 +207,13 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
         replace_by(number, amended)
         add_postings(number, before)
         if not (statement.is_quoted or statement.is_summary):
-            outdated.add_rejected(statement, before.text if before else "", number)
+            after = statements[number + 1] if number + 1 < len(statements) else None
+            outdated.add_rejected(
+                statement,
+                before.text if before else "",
+                after.text if after and is_same_text(statement, after) else "",
+                number,
+            )
     for number, newer, rest in list(outdated.cut(known, replaced, len(statements))):
         replaced[number] = newer
         if rest is not None:
@@ -208,6 +221,15 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             if number == newer:
                 replaced[number] = len(known) - 1
     return Updates(known, replaced, len(statements))
+
+
+def _changes_values(new: Statement, old: Statement) -> bool:
+    """Return whether a statement gives a value of the same kind as another one."""
+    return any(
+        mention.normal != other.normal and is_same_kind(mention, other)
+        for mention in find_mentions(new.text).mentions
+        for other in find_mentions(old.text).mentions
+    )
 
 
 def _corrects_itself(statement: Statement, *, is_next: bool) -> bool:
@@ -298,12 +320,6 @@ def _values(statement: Statement) -> frozenset[str]:
 def _hard_values(statement: Statement) -> frozenset[str]:
     mentions = find_mentions(statement.text).mentions
     return frozenset(mention.value for mention in mentions if mention.value_type is not ValueType.NAME)
-
-
-def _write(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> Statement:
-    """The old statement with changed values, and others that the new one gives too."""
-    others = find_other_changes(changes[0].number, old, new, changes)
-    return with_text(old, write_changes(old, new, [*changes, *others]))
 
 
 def _is_same_summary(old: Statement, new: Statement) -> bool:

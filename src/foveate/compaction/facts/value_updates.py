@@ -18,7 +18,6 @@ from heapq import nlargest
 from math import log, log1p
 from pathlib import Path
 
-from foveate.compaction.facts.amendments import OMITTED, find_unit_end
 from foveate.compaction.facts.contrasts import have_other_heads, have_other_qualifiers, names_other_thing
 from foveate.compaction.facts.language import language
 from foveate.compaction.facts.statements import Statement
@@ -75,6 +74,8 @@ class _SaidValue:
     mention: Mention
     stems: frozenset[str]
     before: frozenset[str]
+    names: frozenset[str]
+    """The words of the names in both."""
 
 
 class ValueIndex:
@@ -99,8 +100,9 @@ class ValueIndex:
             return
         wording = find_mentions(statement.text)
         stems_before = find_mentions(before.text).stems if before else frozenset[str]()
+        names = _find_names(statement, before)
         for mention in wording.mentions:
-            said = _SaidValue(number, statement.message_index, mention, wording.stems, stems_before)
+            said = _SaidValue(number, statement.message_index, mention, wording.stems, stems_before, names)
             self._recent.setdefault(mention.value_type, deque(maxlen=_MAX_RECENT)).append(said)
             for stem in mention.near:
                 self._postings.setdefault(stem, deque(maxlen=_MAX_POSTINGS)).append(said)
@@ -136,6 +138,7 @@ class ValueIndex:
         """The values of a statement, each with the earlier ones that it may change, and their features."""
         wording = find_mentions(statement.text)
         before = surroundings.earlier[0] if surroundings.earlier else None
+        names = _find_names(statement, before)
         context = _Context(
             statement,
             wording.stems,
@@ -158,6 +161,7 @@ class ValueIndex:
                 and said.number not in replaced
                 and said.mention.normal != new.normal
                 and is_same_kind(new, said.mention)
+                and not _is_restated(said.mention, new, wording.mentions)
             ]
             if not candidates:
                 continue
@@ -200,6 +204,9 @@ class ValueIndex:
                 # "The bedroom window is 120 cm wide." "The bedroom door is new: 80 cm."
                 if self._are_different(*parts) or (not own and have_other_heads(*subjects)):
                     continue
+                # "Breakfast is at 07:30." "Dinner moved to 19:00."
+                if own and not (ranks[number] or of_new["pronoun"]):
+                    continue
                 others = [
                     rank
                     for other, rank in ranks.items()
@@ -211,6 +218,7 @@ class ValueIndex:
                     **shared[number],
                     "lead": max(min(lead, _MAX_LEAD), -_MAX_LEAD),
                     "nothing_shared": float(not ranks[number]),
+                    **_compare_names(names, said, new),
                     **self._compare(new, said, context, known[said.number], only=len(alike) == 1),
                 }
                 features["other_thing"] = float(_names_other_thing(features, new, said.mention, subjects))
@@ -266,6 +274,7 @@ class ValueIndex:
             "unit_lost": float(bool(old.unit) and not new.unit),
             "unit_added": float(bool(new.unit) and not old.unit),
             "other_type": float(new.value_type is not old.value_type),
+            "other_script": float(new.value[0].isdigit() != old.value[0].isdigit()),
             "only": float(only and is_same_form) * min(len(self._value_counts) / _MANY_VALUES, 1.0),
             "ratio": _find_ratio(new, old),
             "named": float(old.normal in context.endings or _is_named(old, new, context.endings)),
@@ -304,6 +313,31 @@ def _names_other_thing(
         return False
     parts = _find_part_subject(new.part), _find_part_subject(old.part)
     return names_other_thing(*parts) or names_other_thing(*subjects)
+
+
+def _find_names(statement: Statement, before: Statement | None) -> frozenset[str]:
+    """The words of the names in a statement and the one before."""
+    names = _name_words(statement.text)
+    return names | _name_words(before.text) if before else names
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _name_words(text: str) -> frozenset[str]:
+    names = (mention for mention in find_mentions(text).mentions if mention.value_type is ValueType.NAME)
+    return frozenset(word for mention in names for word in split_words(mention.value))
+
+
+def _compare_names(names: frozenset[str], said: _SaidValue, new: Mention) -> dict[str, float]:
+    """Whether the same names are around both values, or only others."""
+    values = {*split_words(said.mention.value), *split_words(new.value)}
+    own, old = names - values, said.names - values
+    is_same = not own.isdisjoint(old)
+    return {"same_name": float(is_same), "other_names": float(bool(own) and bool(old) and not is_same)}
+
+
+def _is_restated(old: Mention, new: Mention, mentions: Sequence[Mention]) -> bool:
+    """Return whether an old value is given beside a new one: "still from 1:00 to 3:00"."""
+    return any(mention.normal == old.normal and mention.part == new.part for mention in mentions)
 
 
 def _find_endings(statements: Sequence[Statement]) -> dict[str, bool]:
@@ -355,6 +389,9 @@ def _combine(features: Mapping[str, float]) -> dict[str, float]:
         "change": change,
         "overlap_and_change": overlap * change,
         "overlap_and_end": overlap * features["ended"],
+        "before_and_pronoun": features["before"] * features["pronoun"],
+        "near_and_pronoun": features["near"] * features["pronoun"],
+        "same_name_and_change": features["same_name"] * change,
         "overlap_and_shape": overlap * features["same_shape"],
         "bare_and_change": features["bare"] * change,
         "only_and_change": features["only"] * change,
@@ -504,21 +541,3 @@ def find_other_changes(
         ):
             found.append(ChangedValue(number, pairs[0][1], mention))
     return found
-
-
-def write_changes(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> str:
-    text = old.text
-    by_place = {change.old.start: change for change in changes}
-    for _, change in sorted(by_place.items(), reverse=True):
-        end, unit_end = change.old.end, find_unit_end(text, change.old.end)
-        new_end = find_unit_end(new.text, change.new.end)
-        # "6 pm" and "7" become "7 pm"; "30 s" and "2 minutes" become "2 minutes".
-        is_bare = new_end == change.new.end and change.new.value.strip("0123456789.,") == ""
-        if change.old.unit and unit_end == end:  # "six rowing days"
-            new_end = change.new.end
-        # "Kit is fifteen." "Kit has 51 cues."
-        is_number = change.old.value_type is change.new.value_type is ValueType.NUMBER
-        counts_other = is_number and bool(change.new.unit) and not change.old.unit
-        value = OMITTED if counts_other else new.text[change.new.start : new_end]
-        text = text[: change.old.start] + value + text[end if is_bare else unit_end :]
-    return text

@@ -20,6 +20,7 @@ ORDINAL = re.compile(r"\d{1,2}(?:st|nd|rd|th)")
 _MAX_HOUR = 24
 _PATH_JOINTS = frozenset("/\\")
 _MAX_TEXTS = 20_000
+_MAX_WORD_CHARS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Wording:
 @lru_cache(maxsize=_MAX_TEXTS)
 def find_mentions(text: str) -> Wording:
     tokens = read_tokens(text)
-    ends = [0, *(match.end() for match in _PART_END.finditer(text)), len(text) + 1]
+    ends = [*_part_ends(text), len(text) + 1]
     mentions: list[Mention] = []
     every: set[str] = set()
     number = 0
@@ -114,18 +115,47 @@ def find_mentions(text: str) -> Wording:
 def _normalize(value: str) -> str:
     first, _, date = value.partition(" ")
     if first.removesuffix("s") in language().weekdays:
-        return date or value[:3]
-    return _OMITTED_SIGNS.sub("", value) if any(map(str.isdigit, value)) else value
+        return _normalize_date(date) or value[:3]
+    return (_normalize_date(value) or _OMITTED_SIGNS.sub("", value)) if any(map(str.isdigit, value)) else value
 
 
+def _normalize_date(value: str) -> str:
+    """A day and a month, however they are written: "6 October", "6th of Oct", "October 6"; otherwise empty."""
+    words = value.replace(".", "").split()
+    months = [word for word in words if word in language().months]
+    days = [match[1] for word in words if (match := _DAY.fullmatch(word))]
+    return (
+        f"{days[0].lstrip('0')} {months[0][:_MONTH_CHARS]}"
+        if len(months) == len(days) == 1
+        else value
+        if months
+        else ""
+    )
+
+
+_DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?")
+_MONTH_CHARS = 3
 # A currency, commas between digits, and the half of the day.
 _OMITTED_SIGNS = re.compile(r"^[$€£¥]|(?<=\d),(?=\d{3})|\s?[ap]\.?m\.?$|^0(?=\d)")
 
 
 def split_parts(text: str) -> list[str]:
     """The parts of a sentence, each with what ends it."""
-    ends = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
-    return [text[start:end] for start, end in pairwise(ends)]
+    return [text[start:end] for start, end in pairwise([*_part_ends(text), len(text)])]
+
+
+def _part_ends(text: str) -> list[int]:
+    """Where parts start; a date belongs to its weekday: "Sunday, 9 May"."""
+    words = language()
+    ends = [0]
+    for match in _PART_END.finditer(text):
+        start, end = match.span()
+        before = text[max(start - _MAX_WORD_CHARS, 0) : start].rpartition(" ")[2].lower()
+        after = text[end : end + _MAX_WORD_CHARS].partition(" ")[0].lower()
+        is_date = before in words.weekdays and (after[:1].isdigit() or after in words.months)
+        if not (is_date and text[start] == ","):
+            ends.append(end)
+    return ends
 
 
 def _stems(token: Token) -> Iterator[str]:
@@ -142,7 +172,7 @@ def _stems(token: Token) -> Iterator[str]:
 def _is_weekday_of(before: Mention, token: Token, text: str) -> bool:
     """Return whether a date follows its weekday: "Sunday 9 May"."""
     is_date = token.value_type is ValueType.DATE and token.value not in language().weekdays
-    return is_date and before.value in language().weekdays and text[before.end : token.start] == " "
+    return is_date and before.value in language().weekdays and text[before.end : token.start] in (" ", ", ")
 
 
 def _is_title(text: str, token: Token, following: Sequence[Token]) -> bool:

@@ -1,8 +1,12 @@
 """Values that are no longer true are cut out of all statements."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from foveate.compaction.facts.extract import read_conversation
+from tests.support.free_conversations import DEV, MORE_DEV, TEST
+from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.fact_conversations import model_message, user_message
 
 
@@ -103,3 +107,65 @@ def test_a_date_replaces_another_with_its_weekday() -> None:
     )
 
     assert not any("Thursday" in text or "2 May" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "current"),
+    [
+        (
+            "Dev sits in economy with 38C. He wants an aisle.",
+            "So Dev's seat changes from 38C to 30D, still aisle, more legroom too.",
+            ["He wants an aisle.", "So Dev's seat changes to 30D, still aisle, more legroom too."],
+        ),
+        (
+            "I have 21C, he's at the window next to me.",
+            "They reseated me. I'm no longer in 21C, I'm in 19F.",
+            ["They reseated me.", "he's at the window next to me.", "I'm in 19F."],
+        ),
+        (
+            "The hall key is with Desmond, 07700 900 112.",
+            "It's not 07700 900 112 any more. New: 07700 900 376.",
+            ["New: 07700 900 376.", "The hall key is with Desmond"],
+        ),
+        (
+            "Our budget is 4,200 euros without the flights.",
+            "My mother adds to it, so we're at 5,100 euros instead of 4,200.",
+            ["My mother adds to it, so we're at 5,100 euros."],
+        ),
+        (
+            "We get the keys on 29 August.",
+            "So it isn't the 29th of August. Everybody agreed on 12 September.",
+            ["Everybody agreed on 12 September."],
+        ),
+    ],
+)
+def test_what_a_statement_says_is_no_longer_true_is_cut(old: str, new: str, current: list[str]) -> None:
+    assert sorted(current_texts(old, "Noted.", new)) == sorted(current)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The market is open from 9:00 to 17:00.",
+        "Keep it no longer than 10 days.",
+        "Sow beans from 3 May to 9 May.",
+    ],
+)
+def test_a_range_or_a_limit_rejects_nothing(text: str) -> None:
+    assert current_texts(text) == [text]
+
+
+_SENTENCES = sorted(
+    {text for conversation in (*DEV, *MORE_DEV, *TEST) for text in conversation.said if "renamed" not in text}
+)
+
+
+@given(st.lists(st.sampled_from(_SENTENCES), max_size=8))
+@settings(max_examples=limit_examples(60))
+def test_a_statement_never_says_what_nobody_said(texts: list[str]) -> None:
+    """What is left of a sentence consists of its own words; no value of another one is written into it."""
+    conversation = read_conversation([user_message(text) for text in texts])
+
+    for statement in conversation.statements:
+        said = texts[statement.message_index].lower()
+        assert [word for word in statement.text.lower().split() if word.strip("….,;:") not in said] == []

@@ -29,10 +29,10 @@ def test_a_summary_carries_what_is_still_true(conversation: FreeConversation) ->
     [
         (TUNED, 0, 0),
         (HELD_OUT, 2, 0),
-        (blind_conversations.TUNED, 1, 0),
+        (blind_conversations.TUNED, 3, 0),
         (blind_conversations.BLIND, 6, 0),
         (everyday_conversations.TUNED, 1, 0),
-        (everyday_conversations.BLIND, 10, 1),
+        (everyday_conversations.BLIND, 12, 1),
     ],
     ids=["tuned", "held out", "more tuned", "blind", "everyday", "everyday blind"],
 )
