@@ -48,12 +48,14 @@ class Skill:
 class Capabilities:
     """All skills in order, with warnings.
 
-    `missing` are names of skills that others depend on but that do not exist.
+    `missing` are names of skills that others depend on but that do not exist. `is_readable`: the folder could
+    be read, so that it has no other skills.
     """
 
     skills: tuple[Skill, ...] = ()
     missing: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
+    is_readable: bool = True
 
     def find_skill(self, name: str) -> Skill | None:
         return next((skill for skill in self.skills if skill.name.casefold() == name.casefold()), None)
@@ -187,7 +189,7 @@ def read_capabilities(folder: StrPath, gate: Gate) -> Capabilities:
     try:
         return _read_folder(folder, gate).capabilities
     except UnreadableInput as error:
-        return Capabilities(warnings=(str(error),))
+        return Capabilities(warnings=(str(error),), is_readable=False)
 
 
 def read_skill(folder: StrPath, name: str, gate: Gate) -> str:

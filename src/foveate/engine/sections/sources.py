@@ -371,8 +371,9 @@ def _read_log_tails(paths: tuple[str, ...], lines: int, tags: frozenset[str]) ->
 
 def _skills_source(capabilities: "Capabilities", cached: "_LoadedSource | None") -> SectionSource:
     if not capabilities.skills:
-        # A folder that vanishes for a moment keeps its skills; an empty one does not.
-        source = cached.source if cached is not None and capabilities.warnings else SectionSource()
+        # A folder that vanishes for a moment keeps its skills. Those of a readable one were removed, or are
+        # private now.
+        source = cached.source if cached is not None and not capabilities.is_readable else SectionSource()
         return replace(source, problems=capabilities.warnings)
     section = Section(
         "skills",

@@ -130,6 +130,23 @@ def test_a_vanished_folder_of_skills_keeps_its_skills(tmp_path: Path) -> None:
     assert injection.problems[0].step == "sections/skills"
 
 
+def test_a_skill_that_becomes_private_is_not_sent_even_if_another_file_cannot_be_read(tmp_path: Path) -> None:
+    garden = garden_sections(tmp_path)
+    sections = only_sections(garden, skills=garden.skills)
+    (tmp_path / "skills" / "drafts").mkdir()  # a warning: it has no SKILL.md
+    clock = [0.0]
+    injection = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    first = send(injection, sections)
+
+    private = "---\nname: water\ntags: [private]\ndescription: waters a bed\n---\nHow to.\n"
+    (tmp_path / "skills" / "water.md").write_text(private)
+    clock[0] += REFRESH_SECONDS
+    second = send(injection, sections)
+
+    assert "waters a bed" in first
+    assert "waters a bed" not in second
+
+
 def test_a_file_is_read_once_for_concurrent_requests(tmp_path: Path) -> None:
     garden = garden_sections(tmp_path)
     injection = SectionInjection()
