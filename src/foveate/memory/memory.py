@@ -304,6 +304,11 @@ class Memory:
         return recent_tasks(with_checklist_items(self.nodes), limit)
 
 
+def find_private_version(memory: Memory) -> str:
+    """Changes if something becomes private: what was shown before must then not be shown again."""
+    return memory._snapshot.state.private_version
+
+
 def _finished_project_mask(forest: Forest) -> bytearray | None:
     done = [index for index, node in enumerate(forest.nodes) if node.entry.is_done and is_project(node)]
     if not done:

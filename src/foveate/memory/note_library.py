@@ -5,6 +5,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -90,8 +91,8 @@ class FileContent:
     """Digest of newer bytes that seem incomplete."""
     read_error: str = ""
     """Reason why the newer bytes cannot be read."""
-    has_private: bool = False
-    """Something in the file is private."""
+    private_digest: bytes = b""
+    """Digest of what is private in the file, or may be; empty if nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,8 @@ class LibraryState:
     version: str = ""
     has_private: bool = False
     """Something in the files is private. Does not tell where or how much."""
+    private_version: str = ""
+    """Differs if something has become private."""
 
 
 def update_state(
@@ -172,7 +175,8 @@ def update_state(
             )
         ),
         version=_compute_version(new.values()),
-        has_private=any(content.has_private for content in new.values()),
+        has_private=any(content.private_digest for content in new.values() if content.outline is not None),
+        private_version=_compute_private_version(new.values()),
     )
     changes = Changes(
         read=tuple(path for path in changed if path in built_documents and path in rebuilt_paths),
@@ -275,6 +279,19 @@ def _compute_version(contents: Iterable[FileContent]) -> str:
     return hasher.hexdigest(length=_VERSION_BYTES)
 
 
+def _compute_private_version(contents: Iterable[FileContent]) -> str:
+    digests = sorted(content.private_digest for content in contents if content.private_digest)
+    return blake3(b"".join(digests)).hexdigest(length=_VERSION_BYTES)
+
+
+def _digest_private(text: str, public_text: str) -> bytes:
+    if len(public_text) == len(text):
+        return b""
+    counts = Counter(text.splitlines())
+    counts.subtract(public_text.splitlines())
+    return blake3(repr(sorted(item for item in counts.items() if item[1])).encode()).digest()
+
+
 def _to_local_time(time_ns: int) -> datetime:
     """A file time as naive local time, like dates in notes. Files can have times outside the calendar."""
     try:
@@ -375,14 +392,13 @@ class Library:
     ) -> FileContent:
         if isinstance(text, str):
             outline = self._gate.redact(parse_notes(text, path=to_printable(path)))
-            has_private = len(outline.text) < len(text)
             return replace(
                 content_before,
                 digest=digest,
                 outline=outline,
                 pending_digest=b"",
                 read_error="",
-                has_private=has_private,
+                private_digest=_digest_private(text, outline.text),
             )
         fault = f"is not UTF-8 (byte {text.at_byte:,})"
         if text.is_truncated and content_before.outline and content_before.pending_digest != digest:
@@ -390,7 +406,12 @@ class Library:
         # The same invalid bytes a second time are not an unfinished write. Keeping the old content could show
         # what is private by now.
         return replace(
-            content_before, digest=digest, outline=None, pending_digest=b"", read_error=fault, has_private=False
+            content_before,
+            digest=digest,
+            outline=None,
+            pending_digest=b"",
+            read_error=fault,
+            private_digest=digest,
         )
 
 

@@ -33,6 +33,7 @@ from foveate.engine.sections.fit import (
 from foveate.engine.sections.sources import SectionSource, SectionSources
 from foveate.engine.steps import SECTIONS
 from foveate.errors import BadOption
+from foveate.memory.memory import find_private_version
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.text_meter import TextCounter
@@ -130,6 +131,20 @@ class SectionCollector:
                 context.options.counter,
             ),
         )
+
+    async def find_privacy(
+        self, context: RequestContext, options: SectionOptions, *, deadline: float
+    ) -> tuple[object, ...]:
+        """Return a value that differs if a text that was sent before may be private now."""
+        if options.memory is None:
+            return options.privacy_tags, options.logs
+        version = None
+        try:
+            memory = (await self._sources.memory(options.memory, options.privacy_tags, deadline)).memory
+            version = find_private_version(memory) if memory is not None else None
+        except Exception as error:  # noqa: BLE001 - nothing that was sent before is sent again
+            _report_problem(context, "memory", _describe_error(error))
+        return options.privacy_tags, options.logs, options.memory.paths, version
 
     async def collect_turn(
         self, context: RequestContext, options: SectionOptions, user_text: str, *, deadline: float

@@ -61,8 +61,8 @@ class PinnedSections:
 
     `user_text` is the user's last text. `stable_group` is what is in the system prompt. If that is pinned,
     `stable_version` identifies it, `latest_group` has also what was added since, and `sources` is what that was
-    made of. `pinned_texts` must be repeated. Thinking in the first `invalid_before` messages is invalid;
-    `drop_request` asks the provider to drop it if we cannot.
+    made of. `pinned_texts` must be repeated, unless `privacy` has changed. Thinking in the first
+    `invalid_before` messages is invalid; `drop_request` asks the provider to drop it if we cannot.
     """
 
     user_text: str = ""
@@ -70,6 +70,7 @@ class PinnedSections:
     stable_group: SectionGroup = EMPTY_GROUP
     latest_group: SectionGroup = EMPTY_GROUP
     sources: tuple[object, ...] = ()
+    privacy: tuple[object, ...] = ()
     pinned_texts: tuple[PinnedText, ...] = ()
     invalid_before: int = 0
     drop_request: SetParameter | None = None

@@ -115,8 +115,12 @@ class InjectSections:
         joins_strings = joins_plain_strings(context.request, context.rules)
         sources = await self._collector.collect_stable(context, options, deadline=deadline)
         pinned, known_messages = self._known_pinned(context)
-        repeated = _repeated_tokens(pinned) if is_pinned and known_messages else ZERO_TOKENS
-        needs_turn_sections = not is_pinned or _needs_turn_sections(context, pinned, known_messages)
+        privacy = await self._collector.find_privacy(context, options, deadline=deadline) if is_pinned else ()
+        may_repeat = bool(known_messages) and privacy == pinned.privacy
+        repeated = _repeated_tokens(pinned) if is_pinned and may_repeat else ZERO_TOKENS
+        needs_turn_sections = not (is_pinned and may_repeat) or _needs_turn_sections(
+            context, pinned, known_messages
+        )
 
         def room() -> int | None:
             room_tokens = _room_tokens(context)
@@ -138,7 +142,7 @@ class InjectSections:
         else:
             turn_group = fitted.turn if needs_turn_sections else EMPTY_GROUP
             repeatable = _repeat_stable(context, pinned, replace(fitted, turn=turn_group), room())
-            if known_messages and repeatable is not None:
+            if may_repeat and repeatable is not None:
                 fitted, needs_turn_sections = repeatable, True
             else:
                 pinned, needs_turn_sections = (
@@ -159,7 +163,13 @@ class InjectSections:
                 context.problems.append(StepFailure(f"{SECTIONS}/thoughts", reason))
                 return
             edits, pinned = repeated_edits
-            pinned = replace(pinned, stable_group=fitted.stable, latest_group=latest_group, sources=sources.key)
+            pinned = replace(
+                pinned,
+                stable_group=fitted.stable,
+                latest_group=latest_group,
+                sources=sources.key,
+                privacy=privacy,
+            )
             added = fitted.stable.count + repeated
         edits = [*place_stable(context.request, fitted.stable.sections, joins=joins_strings), *edits]
         shift = int(any(_is_first_message(edit) for edit in edits))

@@ -1,5 +1,6 @@
 """Pinned sections: texts that thinking blocks depend on stay where they are, or the thinking is dropped."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from foveate.compaction.thinking import required_betas
 from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.engine.sections.sources import REFRESH_SECONDS, SectionSources
 from foveate.model import Format
 from tests.support.scenarios.injected_sections import (
     HEADING,
@@ -68,6 +70,62 @@ def test_a_pinned_text_is_at_the_same_place_in_every_later_request(sections: Sec
     assert second["system"] == third["system"] == first["system"]
     assert third["messages"][1:4] == [CALL, RESULT, ANSWER]
     assert "bed 9" in str(third["messages"][4]).lower()
+
+
+def make_private(sections: SectionOptions, folder: Path) -> SectionOptions:
+    notes = folder / "notes" / "garden.org"
+    notes.write_text(notes.read_text().replace("* Bed 7\n", "* Bed 7 :private:\n"))
+    return sections
+
+
+def make_tag_private(sections: SectionOptions, _folder: Path) -> SectionOptions:
+    return replace(sections, privacy_tags=sections.privacy_tags | {"bed"})
+
+
+def remove_memory(sections: SectionOptions, _folder: Path) -> SectionOptions:
+    return replace(sections, memory=None)
+
+
+@pytest.mark.parametrize("change", [make_private, make_tag_private, remove_memory])
+@pytest.mark.parametrize("is_new_turn", [False, True])
+def test_a_pinned_note_is_not_repeated_once_it_is_private(
+    tmp_path: Path, change: Callable[[SectionOptions, Path], SectionOptions], is_new_turn: bool
+) -> None:
+    garden = garden_sections(tmp_path)
+    notes = tmp_path / "notes" / "garden.org"
+    notes.write_text(f"#+FILETAGS: :garden:\n{notes.read_text()}* Shed :bed:\nThe key is below bed 7.\n")
+    sections = only_sections(garden, memory=garden.memory)
+    clock = [0.0]
+    injection = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    first = send(injection, sections, QUESTION)
+
+    sections = change(sections, tmp_path)
+    clock[0] += REFRESH_SECONDS
+    later = [CALL, RESULT, ANSWER, NEXT_QUESTION] if is_new_turn else [CALL, RESULT]
+    second = send(injection, sections, QUESTION, *later)
+    third = send(injection, sections, QUESTION, *later, ANSWER, {"role": "user", "content": "Thanks."})
+
+    private = "The key is below bed 7." if change is make_tag_private else "Bed 7 gets water on day 7."
+    assert private in str(first)
+    assert private not in str(second)
+    assert private not in str(third)
+    assert count_thinking_blocks(second) == count_thinking_blocks(third) == 0
+
+
+def test_a_pinned_note_is_repeated_if_another_note_changes(tmp_path: Path) -> None:
+    garden = garden_sections(tmp_path)
+    sections = only_sections(garden, memory=garden.memory)
+    clock = [0.0]
+    injection = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    first = send(injection, sections, QUESTION)
+
+    notes = tmp_path / "notes" / "garden.org"
+    notes.write_text(f"{notes.read_text()}* Bed 20\nBed 20 is new.\n")
+    clock[0] += REFRESH_SECONDS
+    second = send(injection, sections, QUESTION, CALL, RESULT)
+
+    assert "* Diary :private:" in notes.read_text()
+    assert second["messages"] == [first["messages"][0], CALL, RESULT]
 
 
 def test_a_repeated_request_has_the_same_bytes(sections: SectionOptions) -> None:
