@@ -19,6 +19,7 @@ from foveate.engine.options import EmbeddingOptions, MemoryOptions, SectionOptio
 from foveate.errors import BadOption, FoveateError
 from foveate.http.proxies import ProxyRules
 from foveate.memory.privacy import Gate
+from foveate.store.thread_pool import DaemonThreadPool
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory
@@ -42,6 +43,7 @@ _MAX_PROBLEMS = 3
 _WARM_UP_TOKENS = 100
 _MAX_CACHED = 256
 _MAX_WATCHERS = 16  # each has a thread
+_EMBEDDING_THREADS = 4
 
 _MemoryKey = tuple[tuple[str, ...], frozenset[str], EmbeddingOptions | None, bool]
 Key = TypeVar("Key")
@@ -61,6 +63,7 @@ class LoadedMemory:
     memory: "Memory | None"
     at: float
     problem: str = ""
+    embeddings: EmbeddingOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +92,11 @@ class SectionSources:
         self._budgets: dict[tuple[str, int], _LoadedBudget] = {}
         self._loading: dict[Hashable, tuple[asyncio.Future[Any], float]] = {}
         self._contexts = PromptParts()
+        self._embedding_threads: dict[str, DaemonThreadPool] = {}
 
     def close(self) -> None:
+        for threads in self._embedding_threads.values():
+            threads.shut_down(0)
         for workspaces in self._workspaces.values():
             workspaces.close()
 
@@ -217,6 +223,26 @@ class SectionSources:
             return cached
         return await self.load_once(key, lambda: self._load_memory(key, cached), deadline)
 
+    async def run_on_memory(
+        self, embeddings: EmbeddingOptions | None, work: Callable[[], Value], deadline: float | None = None
+    ) -> Value:
+        """Run work on a memory in a thread.
+
+        Work that may wait for a server of embeddings has threads of its own, so that everything else goes on if
+        the server hangs.
+
+        Raises:
+            TimeoutError: the server has not responded before the deadline.
+        """
+        if embeddings is None:
+            return await asyncio.to_thread(work)
+        threads = self._embedding_threads.get(embeddings.url)
+        if threads is None:
+            threads = DaemonThreadPool(_EMBEDDING_THREADS, "foveate-embeddings")
+            self._embedding_threads[embeddings.url] = threads
+        async with asyncio.timeout_at(deadline):
+            return await threads.run(work)
+
     async def load_once(
         self, key: Hashable, load: Callable[[], Coroutine[None, None, Value]], deadline: float | None
     ) -> Value:
@@ -246,13 +272,15 @@ class SectionSources:
 
     async def _load_memory(self, key: _MemoryKey, cached: LoadedMemory | None) -> LoadedMemory:
         memory = cached.memory if cached is not None else None
+        embeddings = key[2]
         try:
-            memory, problem = await asyncio.to_thread(_load_or_refresh, *key, memory, self._proxies)
+            load = partial(_load_or_refresh, *key, memory, self._proxies)
+            memory, problem = await self.run_on_memory(embeddings, load)
         except FoveateError as error:
             memory, problem = None, str(error)
         if problem and (cached is None or cached.problem != problem):
             _LOG.warning("memory: %s", problem)
-        loaded = LoadedMemory(memory=memory, at=self._clock(), problem=problem)
+        loaded = LoadedMemory(memory=memory, at=self._clock(), problem=problem, embeddings=embeddings)
         self._memories[key] = loaded
         _evict_oldest(self._memories)
         return loaded
@@ -274,8 +302,10 @@ class SectionSources:
         memory = loaded.memory
         built = self._contexts.context(kind, inputs, _only_cached)
         if built.warnings and built.warnings[0].reason == _NOT_CACHED:
-            render = partial(asyncio.to_thread, self._render, kind, memory, inputs, counter)
-            built = await self.load_once((memory, inputs), render, deadline)
+            render = partial(self._render, kind, memory, inputs, counter)
+            built = await self.load_once(
+                (memory, inputs), partial(self.run_on_memory, loaded.embeddings, render, deadline), deadline
+            )
         if not built.sections or built.warnings:
             is_empty = bool(built.sections) and built.sections[0].text == NO_PROJECTS
             return None, "" if is_empty else "; ".join(map(str, built.warnings))

@@ -9,6 +9,7 @@ from foveate.caching import LruCache, register
 from foveate.context.sections import DEFAULT_MODEL
 from foveate.engine.counting.offline_counters import offline_counter
 from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.engine.sections.sources import SOURCE_TIMEOUT_SECONDS
 from foveate.errors import BadOption, BudgetExceeded, StoreUnavailable
 from foveate.memory.views.view import DetailLevel, View, ViewNode, parse_view_format
 from foveate.web.page import ConfigSnapshot, GatewayData, PageRequest, WebPage
@@ -130,12 +131,15 @@ async def _load_outline(
         "limit_tokens": limit_tokens,
         "allowed_tokens": _allowed_tokens(sections),
     }
-    deadline = asyncio.get_running_loop().time() + _READ_TIMEOUT_SECONDS
+    now = asyncio.get_running_loop().time()
+    busy_context = context | {
+        "problem": "Reading the notes takes long. Try again in a moment.",
+        "is_busy": True,
+    }
     try:
-        result = await data.sources.memory(memory_options, sections.privacy_tags, deadline)
+        result = await data.sources.memory(memory_options, sections.privacy_tags, now + _READ_TIMEOUT_SECONDS)
     except TimeoutError:
-        busy_message = "Reading the notes takes long. Try again in a moment."
-        return context | {"problem": busy_message, "is_busy": True}
+        return busy_context
     if result.memory is None:
         return context | {"problem": result.problem}
     memory = result.memory
@@ -168,8 +172,14 @@ async def _load_outline(
         return outline  # pyrefly: ignore[unbound-name]
 
     problems = memory.problems
+    try:
+        outline = await data.sources.run_on_memory(
+            memory_options.embeddings, load, now + SOURCE_TIMEOUT_SECONDS
+        )
+    except TimeoutError:
+        return busy_context
     return context | {
-        "outline": await asyncio.to_thread(load),
+        "outline": outline,
         "problems": [str(problem) for problem in problems[:_MAX_PROBLEMS]],
         "more_problems": max(0, len(problems) - _MAX_PROBLEMS),
     }

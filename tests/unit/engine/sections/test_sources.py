@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from foveate import LadderName
 from foveate.budget.budget import Budget, SectionRule
 from foveate.budget.sections import Priority
+from foveate.context.sections import context_inputs
 from foveate.context.workspace_cache import WorkspaceCacheOptions
 from foveate.engine.options import AgentOptions, EmbeddingOptions, MemoryOptions, SectionOptions
 from foveate.engine.sections.sources import (
@@ -25,8 +27,11 @@ from foveate.engine.sections.sources import (
 )
 from foveate.errors import BudgetExceeded
 from foveate.http.proxies import ProxyRules
+from foveate.memory.privacy import DEFAULT_PRIVACY_TAGS
 from foveate.model import Format
+from foveate.tokens import counter_for
 from tests.support.scenarios.injected_sections import SectionInjection, garden_sections, only_sections
+from tests.support.servers.embeddings import embedding_server
 
 HELLO: dict[str, Any] = {
     "model": "claude-sonnet-4-5",
@@ -164,6 +169,43 @@ def test_a_file_is_read_once_for_concurrent_requests(tmp_path: Path) -> None:
     counts = injection.sources.workspace_counts()[str(tmp_path / "workspace")]
     injection.sources.close()
     assert counts.misses == 1
+
+
+def test_a_hanging_server_of_embeddings_blocks_no_other_work(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Bed 7\n\nGets water.\n# Bed 8\n\nGets sun.\n")
+    may_respond = Event()
+    may_respond.set()
+
+    def embed(text: str) -> list[float]:
+        may_respond.wait(60)
+        return [1.0, float(len(text))]
+
+    async def query(sources: SectionSources, loaded: LoadedMemory, text: str) -> None:
+        assert loaded.memory is not None
+        inputs = context_inputs(
+            loaded.memory, agent="ana", query=text, limit_tokens=100, format="auto", model="gpt-4o"
+        )
+        deadline = asyncio.get_running_loop().time() + 0.05
+        with pytest.raises(TimeoutError):
+            await sources.memory_section("user", loaded, inputs, counter_for("gpt-4o"), deadline)
+
+    async def send_many(options: MemoryOptions) -> int:
+        sources = SectionSources()
+        loaded = await sources.memory(options, DEFAULT_PRIVACY_TAGS)
+        may_respond.clear()
+        try:
+            await asyncio.gather(*(query(sources, loaded, f"bed {number}") for number in range(40)))
+            async with asyncio.timeout(30):
+                return await asyncio.to_thread(lambda: 7)
+        finally:
+            may_respond.set()
+            sources.close()
+
+    with embedding_server(embed) as server:
+        options = MemoryOptions(
+            paths=(str(tmp_path),), embeddings=EmbeddingOptions(url=server.url, model="small")
+        )
+        assert asyncio.run(send_many(options)) == 7
 
 
 class HangingSources(SectionSources):
