@@ -148,7 +148,7 @@ class EmbeddingsSettings(_SettingsModel):
     """A server with OpenAI's `/v1/embeddings`, used to find related notes."""
 
     url: Url
-    """Base URL, with or without `/v1`. The server receives the text of all notes that are not private."""
+    """Base URL, with or without `/v1`. The server gets all notes that are not private, and users' messages."""
     model: Name
     """Name of the embedding model on that server."""
     key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
