@@ -138,7 +138,15 @@ def build_gateway_options(settings: Settings, environment: Mapping[str, str]) ->
             parse_proxy(server.proxy)
         except BadOption as error:
             raise BadOption(str(error), path=("server", "proxy")) from None
-    hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
+    hashes: dict[str, str] = {}
+    for agent_number, agent in enumerate(settings.agents):
+        for number, hashed in enumerate(agent.keys):
+            owner = hashes.setdefault(hashed, agent.id)
+            if owner != agent.id:
+                raise BadOption(
+                    f"this is also a key of the agent {owner!r}: create another one with `foveate config key`",
+                    path=("agents", agent_number, "keys", number),
+                )
     for number, hashed in enumerate(server.admin_keys):
         if hashed in hashes:
             raise BadOption(

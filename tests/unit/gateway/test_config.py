@@ -221,3 +221,13 @@ def test_an_agent_has_its_own_switches_and_shared_numbers() -> None:
 
 def test_the_defaults_of_the_configuration_are_those_of_the_engine() -> None:
     assert options_by_agent(Settings())("anybody") == AgentOptions()
+
+
+def test_two_agents_cannot_have_the_same_key() -> None:
+    """Regression: the requests of the first agent counted as those of the second, under its caps."""
+    key = hash_key(generate_key())
+    agents = f"agents:\n  - {{id: ana, keys: ['{key}', '{key}']}}\n  - {{id: ben, keys: ['{key}']}}\n"
+
+    with pytest.raises(BadOption, match="this is also a key of the agent 'ana'") as raised:
+        resolve(agents)
+    assert raised.value.path == ("agents", 1, "keys", 0)
