@@ -103,6 +103,22 @@ def test_recent_records_are_kept(run: Any, url: str) -> None:
     assert read_info(run, url)["sessions"] == 2
 
 
+def test_the_configuration_says_how_long_records_are_kept(
+    run: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a session of 40 days ago was deleted, although the gateway keeps it for a year."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foveate.yaml").write_text("store: {keep_days: 365}\n")
+
+    result = json.loads(run("store", "vacuum", "--store", url, "--json").out)
+    (tmp_path / "foveate.yaml").write_text("store: {keep_days: 0}\n")
+    outcome = run("store", "vacuum", "--store", url)
+
+    assert (result["keep_days"], result["forgotten"]["sessions"]) == (365.0, 0)
+    assert (outcome.code, "keep_days must be more than 0" in outcome.err) == (2, True)
+    assert read_info(run, url)["sessions"] == 2
+
+
 def test_calls_are_deleted_only_on_request(run: Any, url: str) -> None:
     async def settle() -> None:
         async with await open_store(url) as store:

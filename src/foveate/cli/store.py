@@ -10,14 +10,13 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.errors import report_errors
-from foveate.cli.shared.options import find_store_url
+from foveate.cli.shared.options import find_config_file, find_store_url
 from foveate.cli.shared.tables import Column, format_table
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
     from foveate.store import PrunePreview, Store, StoreSizes
 
-KEEP_DAYS = 30.0
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
 _COUNTS = ("sessions", "turns", "folds", "folded", "size_bytes")
@@ -77,14 +76,14 @@ class _VacuumResult:
 @app.command("vacuum")
 def vacuum(
     keep_days: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--keep-days",
             metavar="DAYS",
-            help=f"Delete sessions that have not been used for this many days. Default: {KEEP_DAYS:g}.",
-            show_default=False,
+            help="Delete sessions that have not been used for this many days. Default: store.keep_days in "
+            "foveate.yaml, else 30.",
         ),
-    ] = KEEP_DAYS,
+    ] = None,
     keep_ledger_days: Annotated[
         float | None,
         typer.Option(
@@ -113,7 +112,7 @@ def vacuum(
 
         result = _VacuumResult(
             dry_run=dry_run,
-            keep_days=keep_days,
+            keep_days=_configured_keep_days() if keep_days is None else keep_days,
             keep_ledger_days=keep_ledger_days,
             forgotten=PrunePreview(),
         )
@@ -128,6 +127,19 @@ def vacuum(
                 console.print_text(_describe_vacuum(result))
         if json:
             console.print_object(asdict(result))
+
+
+def _configured_keep_days() -> float:
+    """Return how long the gateway keeps sessions.
+
+    Raises:
+        InputError: the configuration cannot be read.
+    """
+    from foveate.config.load import load_settings
+    from foveate.config.settings import StoreSettings
+
+    file = find_config_file()
+    return (StoreSettings() if file is None else load_settings(file).store).keep_days
 
 
 def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", activity: str) -> T:
