@@ -12,7 +12,7 @@ import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Display
-from foveate.cli.shared.errors import report_errors
+from foveate.cli.shared.errors import SOME_FAILED, report_errors
 from foveate.cli.shared.options import (
     LOCAL_TIME_HELP,
     UNTIL_NOTE,
@@ -115,7 +115,8 @@ def command(
 ) -> None:
     """Show usage and cost by day, session or project, from the logs of your agents and the gateway's ledger.
 
-    Reads the logs that agents keep on this machine. Nothing is sent anywhere.
+    Reads the logs that agents keep on this machine. Nothing is sent anywhere. The exit code is 1 if a log could
+    not be read.
 
     Example: foveate usage weekly --agent claude-code --since 30d
     """
@@ -159,6 +160,8 @@ def command(
         _print_unreadable(collected)
         if not records:
             _print_places(places, is_limited=bool(agents or since or until))
+        if collected.unreadable_logs:
+            raise typer.Exit(SOME_FAILED)
 
 
 def _parse_kind(report: str) -> "ReportKind":
