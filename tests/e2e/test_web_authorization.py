@@ -93,6 +93,7 @@ class AgentAccess:
             self.text,
             self.note,
             self.folder,
+            f"work-of-{self.name}",
             self.limit,
             self.session_id,
             self.session_id[:12],
@@ -148,7 +149,7 @@ def _configuration(agents: Sequence[AgentAccess], admin_key: str, *, with_keys: 
     for agent in agents:
         sections = {
             "memory": {"paths": [f"{agent.folder}/notes"]},
-            "workspace": {"root": f"{agent.folder}/work"},
+            "workspace": {"root": f"{agent.folder}/work-of-{agent.name}"},
         }
         keys = f"keys: ['{hash_key(agent.key)}'], " if with_keys else ""
         lines += [f"  - {{id: {agent.name}, {keys}window_tokens: 9000, sections: {json.dumps(sections)}}}"]
@@ -161,7 +162,8 @@ def _configuration(agents: Sequence[AgentAccess], admin_key: str, *, with_keys: 
 def _make_agent(folder: Path, name: str, limit: str) -> AgentAccess:
     agent_folder = folder / f"files-of-{name}"
     (agent_folder / "notes").mkdir(parents=True)
-    (agent_folder / "work").mkdir()
+    workspace = agent_folder / f"work-of-{name}-agent"
+    workspace.mkdir()
     agent = AgentAccess(
         name=f"{name}-agent",
         text=f"words-of-{name}",
@@ -170,7 +172,7 @@ def _make_agent(folder: Path, name: str, limit: str) -> AgentAccess:
         limit=limit,
     )
     (agent_folder / "notes" / "garden.md").write_text(f"# {agent.note}\nWater the beds of {agent.name}.\n")
-    (agent_folder / "work" / "AGENTS.md").write_text(f"Rules of {agent.name}.\n")
+    (workspace / "AGENTS.md").write_text(f"Rules of {agent.name}.\n")
     return agent
 
 
@@ -299,6 +301,7 @@ def test_a_key_sees_its_own_agent(route: str, gateways: Gateways) -> None:
 
         assert status == 200
         assert route in WITHOUT_AGENT_DATA or find_own_strings(body, address, agent)
+        assert agent.folder not in body
 
 
 @pytest.mark.parametrize("route", ACCESS)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,7 +11,7 @@ from foveate.config.effective_settings import EffectiveSetting
 from foveate.config.settings import Settings
 from foveate.cost.caps import Cap
 from foveate.engine.metrics.registry import Sample
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, SectionOptions
 from foveate.engine.sections.sources import SectionSources
 from foveate.errors import BadOption, FoveateError
 from foveate.store import Store
@@ -89,6 +89,23 @@ class Viewer:
         if agent and not self.can_see(agent):
             raise Forbidden(f"This gateway key may only see the agent {self.agent!r}.")
         return self.agent
+
+    def hide_paths(self, text: str, options: SectionOptions | None) -> str:
+        """Shorten the paths of an agent's files to their names: only administrators see where files are."""
+        if self.sees_everything or options is None:
+            return text
+        for path in sorted(_list_paths(options), key=len, reverse=True):
+            text = text.replace(path, PurePath(path).name or "…")
+        return text
+
+
+def _list_paths(options: SectionOptions) -> list[str]:
+    return [
+        *([options.workspace.root] if options.workspace is not None else []),
+        *([options.skills] if options.skills is not None else []),
+        *(options.memory.paths if options.memory is not None else []),
+        *options.logs,
+    ]
 
 
 ADMIN = Viewer(None)

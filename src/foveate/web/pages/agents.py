@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 
 from foveate.budget.budget import SectionRule
 from foveate.budget.ladder import Drop, Ladder, LastLines, Replace, Rung, Truncate
@@ -21,7 +22,7 @@ from foveate.memory.privacy import Gate
 from foveate.session.rollups import TotalsGroup
 from foveate.tokens.offline_counters import Backend, CounterOptions
 from foveate.web.formatting import format_count, format_number, format_percent, shorten_name
-from foveate.web.page import ConfigSnapshot, GatewayData, PageNotFound, PageRequest, WebPage
+from foveate.web.page import ConfigSnapshot, GatewayData, PageNotFound, PageRequest, Viewer, WebPage
 from foveate.web.spending import (
     NO_SPENDING,
     TODAY,
@@ -310,7 +311,7 @@ def _list_counting_features(
     )
 
 
-def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
+def list_sections(options: SectionOptions | None, viewer: Viewer) -> list[AgentFeature]:
     section_options = options or SectionOptions()
     workspace, memory, binding, time = (
         section_options.workspace,
@@ -331,6 +332,11 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
             else f"up to {format_number(memory.limit_tokens)} tokens of notes, as {memory.format}",
         ),
         (
+            "Logs",
+            bool(section_options.logs),
+            f"the last {format_count(section_options.log_lines, 'line')} of {', '.join(section_options.logs)}",
+        ),
+        (
             "Time",
             time is not None and time.awareness,
             ""
@@ -342,7 +348,11 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
         ("Budget", section_options.budget, "the remaining context window and spending caps"),
     )
     return [
-        AgentFeature(name=name, is_on=is_on, meaning=meaning if is_on else "not injected")
+        AgentFeature(
+            name=name,
+            is_on=is_on,
+            meaning=viewer.hide_paths(meaning, options) if is_on else "not injected",
+        )
         for name, is_on, meaning in described
     ]
 
@@ -460,7 +470,8 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             "filters": AGENT_FILTERS,
             "find": find,
             "rows": [
-                _build_row(config, name, name in configured_names, spent_today, spent_week) for name in names
+                _build_row(config, viewer, name, name in configured_names, spent_today, spent_week)
+                for name in names
             ],
             "match_count": len(names_found),
             "configured_count": len(configured_names),
@@ -493,6 +504,7 @@ def _group_by_agent(agents: Collection[str], rows: TotalsRows) -> Mapping[str, S
 
 def _build_row(
     config: ConfigSnapshot,
+    viewer: Viewer,
     name: str,
     is_configured: bool,
     today: Mapping[str, SpendingTotals],
@@ -503,7 +515,7 @@ def _build_row(
         name=name,
         is_configured=is_configured,
         options=options,
-        injected=[section.name.lower() for section in list_sections(options.sections) if section.is_on],
+        injected=[section.name.lower() for section in list_sections(options.sections, viewer) if section.is_on],
         today=today.get(name, NO_SPENDING),
         week=week.get(name, NO_SPENDING),
     )
@@ -536,7 +548,7 @@ async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPa
             " and is not in the configuration."
         )
     models = _list_models(options, group_by_first(week))
-    sections = await _load_sections(data.sources, options, models)
+    sections = await _load_sections(data.sources, options, models, page_request.viewer)
     return WebPage(
         template="agent.html",
         title=f"Agent {shorten_name(name, _MAX_NAME_CHARS)}",
@@ -593,10 +605,10 @@ def _describe_model(options: AgentOptions, name: str, spending: SpendingTotals) 
 
 
 async def _load_sections(
-    sources: SectionSources, options: AgentOptions, models: Sequence[AgentModel]
+    sources: SectionSources, options: AgentOptions, models: Sequence[AgentModel], viewer: Viewer
 ) -> Mapping[str, object]:
     """Load what is injected into the agent's requests: sections with their budget, workspace and skills."""
-    injected: list[AgentFeature] = list_sections(options.sections)
+    injected: list[AgentFeature] = list_sections(options.sections, viewer)
     if options.sections is None:
         return {
             "sections": injected,
@@ -617,6 +629,7 @@ async def _load_sections(
         "workspace": await load_workspace(sources, options.sections, options.counter, model),
         "counting_model": model,
         "problems": [*limit_problems, *skill_problems],
+        "hide_paths": partial(viewer.hide_paths, options=options.sections),
         "own_budget": AGENT_BUDGET_FILE,
     }
 

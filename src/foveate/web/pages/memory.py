@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from foveate.caching import LruCache, register
@@ -91,6 +92,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         "max_nodes": MAX_NODES,
         "max_chars": MAX_CHARS,
         "link": page_request.link,
+        "hide_paths": partial(page_request.viewer.hide_paths, options=options.sections),
         "outline": None,
         "options": None,
         "problem": "",

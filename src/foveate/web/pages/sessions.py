@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from math import isfinite, nan
 from urllib.parse import urlencode
 
@@ -516,8 +517,10 @@ async def load_session_page(data: GatewayData, page_request: PageRequest) -> Web
     chart = await asyncio.to_thread(
         build_window_chart, points, fillings, compactions_by_id, first_number=first_number
     )
+    options = data.current_config().options(session.agent)
     context = {
         "session": session,
+        "hide_paths": partial(page_request.viewer.hide_paths, options=options.sections),
         "totals": session.totals,
         "compactions": compaction_details,
         "compaction_count": counts.get(session_id, CompactionCounts()),

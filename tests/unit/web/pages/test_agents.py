@@ -7,14 +7,17 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.engine.sections.sources import SectionSources
 from foveate.model import CacheUsage, Usage
 from foveate.store import Store
+from foveate.web.page import Viewer
 from tests.support.clients.dashboard import BUSY, NOW, open_dashboard
 from tests.support.stores.ledger_records import settle_one
+from tests.support.stores.records import TRACE
 
 PATH = "/-/agents"
 DAY = 86_400.0
@@ -191,6 +194,46 @@ async def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
 
         assert f"{tmp_path}/gone: " in text
         assert "0 files, 0 characters" in text
+
+
+async def test_logs_are_listed_with_the_other_sections(tmp_path: Path) -> None:
+    config = f"agents: [{{id: ana, sections: {{logs: ['{tmp_path}/a.log', '{tmp_path}/b.log']}}}}, {{id: ben}}]"
+    async with open_dashboard(tmp_path, config) as dashboard:
+        text = await dashboard.text(f"{PATH}/ana")
+
+        assert f"Logs on the last 20 lines of {tmp_path}/a.log, {tmp_path}/b.log" in text
+        assert "Logs off not injected" in await dashboard.text(f"{PATH}/ben")
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+async def test_the_key_of_an_agent_does_not_show_where_its_files_are(tmp_path: Path, is_missing: bool) -> None:
+    folder = tmp_path / "home of ana"
+    folder.mkdir()
+    names = {name: folder / name for name in ("desk", "skills", "notes", "a.log")}
+    if not is_missing:
+        for name in ("desk", "skills", "notes"):
+            names[name].mkdir()
+        (names["desk"] / "budget.yaml").write_text("total_tokens: many\n")
+        (names["notes"] / "a.md").write_bytes(b"# \xff\xff\n")
+    sections = (
+        f"{{workspace: {{root: '{names['desk']}'}}, skills: '{names['skills']}', "
+        f"memory: {{paths: ['{names['notes']}']}}, logs: ['{names['a.log']}']}}"
+    )
+    config = f"agents: [{{id: ana, sections: {sections}}}]"
+    failure = ("sections/memory", f"{names['notes']}: is on a disk that is gone")
+    trace = replace(TRACE, agent="ana", session_id="s1", at=NOW, problems=(failure,))
+    pages = f"{PATH}/ana", "/-/memory", "/-/sessions/s1"
+
+    async with open_dashboard(tmp_path, config, viewer=Viewer("ana")) as dashboard:
+        await dashboard.store.traces.save([trace])
+        own_texts = [await dashboard.text(path) for path in pages]
+    async with open_dashboard(tmp_path, config) as dashboard:
+        admin_texts = [await dashboard.text(path) for path in pages]
+
+    assert not any("home of ana" in text for text in own_texts)
+    assert all("home of ana" in text for text in admin_texts)
+    assert "Logs on the last 20 lines of a.log" in own_texts[0]
+    assert "notes: is on a disk that is gone" in own_texts[2]
 
 
 @pytest.mark.parametrize("name", [UNUSUAL_NAME, "ü" * 250, "a/b", "\u202eleft"])
