@@ -1,7 +1,8 @@
 """Read a stored compaction: its original messages, its author and the meaning of its outcome."""
 
+import asyncio
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -141,19 +142,20 @@ class EditGain:
         return f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, {cost} included."
 
 
-async def load_gains(store: CompactionStore, ledger: Ledger, session_id: str) -> dict[str, EditGain]:
-    """The gains of a session's edits, by id, in order of time."""
+async def load_gains(store: CompactionStore, ledger: Ledger | None, session_id: str) -> dict[str, EditGain]:
+    """The gains of a session's edits, by id, in order of time. Without a ledger, only the expected ones."""
     edits = await store.list_compactions(session_id=session_id, limit=_MAX_EDITS)
     made = [edit for edit in edits if edit.outcome.is_edit]
-    if not made:
-        return {}
+    realized: Mapping[str, RealizedGain] = {}
+    if made and ledger is not None:
+        realized = await asyncio.to_thread(realized_gains, made, await _load_charges(ledger, made))
+    return {edit.id: EditGain(edit.outcome, edit.decision, realized.get(edit.id)) for edit in reversed(made)}
+
+
+async def _load_charges(ledger: Ledger, made: Sequence[Compaction]) -> list[Charge]:
     since = min(edit.compacted_at for edit in made) - _MAX_REQUEST_SECONDS
-    charges = [
-        charge
-        async for charge in ledger.list_charges(since=since, agent=made[0].agent, session_id=made[0].session_id)
-    ]
-    realized = realized_gains(made, charges)
-    return {edit.id: EditGain(edit.outcome, edit.decision, realized[edit.id]) for edit in reversed(made)}
+    listed = ledger.list_charges(since=since, agent=made[0].agent, session_id=made[0].session_id)
+    return [charge async for charge in listed]
 
 
 def realized_gains(edits: Iterable[Compaction], charges: Sequence[Charge]) -> dict[str, RealizedGain]:

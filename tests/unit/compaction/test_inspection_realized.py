@@ -1,16 +1,20 @@
 """What edits have saved, from the charges of their session."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from foveate.compaction.inspection import EditGain, RealizedGain, realized_gains
-from foveate.compaction.store import CompactionOutcome, EditDecision
+from foveate.compaction.inspection import EditGain, RealizedGain, load_gains, realized_gains
+from foveate.compaction.store import Compaction, CompactionOutcome, EditDecision
 from foveate.cost.ledger import Category, Charge
 from foveate.model import CacheUsage, Savings, Usage
+from tests.support.oracles.event_loop import turns_while
 from tests.support.stores.ledger_records import CHARGE
+from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
+from tests.support.stores.memory_ledger import InMemoryLedger
 from tests.support.stores.records import CLEARED_COMPACTION, COMPACTION, MOVED_SECTIONS
 
 FIRST = replace(
@@ -148,3 +152,29 @@ def test_other_requests_of_the_session_do_not_count_for_a_move_of_sections() -> 
     charges = [read_charge(120), title_request, rejected, keep_alive, read_charge(160)]
 
     assert realized_gains([MOVE], charges)["move"].requests == 2
+
+
+class _ManyCharges(InMemoryLedger):
+    async def list_charges(self, **_: object) -> AsyncIterator[Charge]:
+        for number in range(2_000):
+            yield charge(100 + number, "1")
+
+
+class _ManyEdits(InMemoryCompactionStore):
+    async def list_compactions(self, **_: object) -> list[Compaction]:
+        return [replace(FIRST, id=f"edit {number}", compacted_at=100.0 + number) for number in range(100)]
+
+
+async def test_gains_of_a_long_session_do_not_block_the_event_loop() -> None:
+    charges = _ManyCharges()
+    reading_turns = await turns_while(_read_all(charges))
+
+    turns = await turns_while(load_gains(_ManyEdits(), charges, "s"))
+
+    assert turns > reading_turns + 10
+    assert len(await load_gains(_ManyEdits(), None, "s")) == 100
+
+
+async def _read_all(charges: _ManyCharges) -> None:
+    async for _ in charges.list_charges():
+        pass

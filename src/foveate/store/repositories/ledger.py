@@ -6,6 +6,7 @@ there are no deadlocks: ledger, reservations, accounts by name, totals (`rollups
 recorded in the transaction that applies it.
 """
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -227,6 +228,10 @@ def apply_operations(
     if charge_rows:
         add_charges(transaction, charge_rows)
     return results
+
+
+def _decode_charges(rows: Sequence[tuple[Any, ...]]) -> list[Charge]:
+    return [from_ledger_row(*row) for row in rows]
 
 
 def _find_withdrawn(operations: Sequence[LedgerOperation]) -> set[str]:
@@ -543,8 +548,9 @@ class SqlLedger:
                 f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 {where_clause} ORDER BY at, call_id LIMIT {_PAGE_SIZE}"
             )
             rows = await self._read(statement, values)
-            for row in rows:
-                yield from_ledger_row(*row)
+            # Decoding a page blocks the event loop for up to 50 ms.
+            for charge in await asyncio.to_thread(_decode_charges, rows):
+                yield charge
             if len(rows) < _PAGE_SIZE:
                 return
             last = rows[-1][1], rows[-1][0]

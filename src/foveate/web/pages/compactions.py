@@ -9,6 +9,7 @@ from foveate.budget import graphemes
 from foveate.caching import LruCache
 from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
+    EditGain,
     describe_author,
     group_facts,
     identify_contents,
@@ -24,6 +25,8 @@ from foveate.store.dashboard import CompactedMessage, CompactedMessages
 from foveate.web.formatting import shorten_name
 from foveate.web.page import GatewayData, PageNotFound, PageRequest, WebPage
 
+MAX_CALLS = 5_000
+"""With more calls, sums of a session's calls would be too slow."""
 _MESSAGES_AT_EACH_END = 3
 """Messages shown from the start and the end of each compaction of a list."""
 _EXCERPT_CHARS = 300
@@ -112,7 +115,7 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
     gains = {
         id_: gain.sentences()
         for session_id in {compaction.session_id for compaction in compactions}
-        for id_, gain in (await load_gains(store.compactions, store.ledger, session_id)).items()
+        for id_, gain in (await _load_gains(store, session_id)).items()
     }
     return await asyncio.to_thread(
         lambda: [
@@ -130,6 +133,13 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
     )
 
 
+async def _load_gains(store: Store, session_id: str) -> Mapping[str, EditGain]:
+    """Load the gains of a session's edits, but not what they have saved if it has too many calls."""
+    session = await store.totals.get_session(session_id)
+    is_long = session is not None and session.totals.calls > MAX_CALLS
+    return await load_gains(store.compactions, None if is_long else store.ledger, session_id)
+
+
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     compaction_id = page_request.path_parameters["id"]
     compaction = await data.store.compactions.get_compaction(compaction_id)
@@ -138,8 +148,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
     span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
     api_formats = await _find_api_formats(data.store.compactions, {compaction_id: span})
-    store = data.store
-    gains = await load_gains(store.compactions, store.ledger, compaction.session_id)
+    gains = await _load_gains(data.store, compaction.session_id)
     details = await asyncio.to_thread(
         lambda: _describe_compaction(
             compaction,

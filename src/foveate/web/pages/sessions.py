@@ -22,7 +22,7 @@ from foveate.store.repositories.sessions import DescendantTotals, SessionLabel
 from foveate.web.charts import OTHER_COLOUR, Chart, ChartEvent, Series, Shape, Unit
 from foveate.web.formatting import format_count, format_money, format_percent, format_tokens, shorten_name
 from foveate.web.page import GatewayData, PageNotFound, PageRequest, Viewer, WebPage
-from foveate.web.pages.compactions import load_compactions
+from foveate.web.pages.compactions import MAX_CALLS, load_compactions
 
 SESSIONS_PER_PAGE = 50
 _PLACE_SEPARATOR = "~"
@@ -46,8 +46,6 @@ REQUESTS_PER_PAGE = 50
 COMPACTIONS_PER_PAGE = 10
 _MAX_LOADED_POINTS = 2_000
 """Number of latest requests in the chart."""
-_MAX_CALLS = 5_000
-"""With more calls, sums by category would be too slow."""
 _MAX_COMPACTIONS = 60
 _MAX_CHILDREN = 20
 MAX_POINTS = 150
@@ -580,7 +578,7 @@ def _link_newer_page(page: _RequestPage, points: Sequence[WindowSample], first_n
 
 async def _load_sums(store: Store, session: SessionTotals) -> Sequence[ChargeTotal]:
     """Sum a session's calls by category; nothing if there are too many."""
-    if session.totals.calls > _MAX_CALLS:
+    if session.totals.calls > MAX_CALLS:
         return ()
     return await store.ledger.sum_charges((GroupBy.CATEGORY,), session_id=session.session_id)
 
