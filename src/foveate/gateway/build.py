@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from foveate.config.effective_settings import EffectiveSetting, redact_url
 from foveate.config.live_settings import LiveSettings
-from foveate.config.settings import TimeoutSettings, TlsSettings
+from foveate.config.settings import Settings, TimeoutSettings, TlsSettings
 from foveate.cost.admission import AdmissionOptions
 from foveate.engine.background.cache_misses import CacheMissDetector
 from foveate.engine.background.compaction import SessionCompactor
@@ -59,12 +59,21 @@ _LOG = logging.getLogger(__name__)
 # Not at startup, when there is most to do, and often enough that each run is short.
 RETENTION_DELAY_SECONDS = 300.0
 RETENTION_INTERVAL_SECONDS = 6 * 3600.0
+_DAY_SECONDS = 86_400.0
 # The vocabularies of models used since then are loaded at startup, but not more: each takes 10 to 40 MB.
 _RECENT_SECONDS = 7 * 24 * 3600.0
 _MAX_RECENT_VOCABULARIES = 4
 
 
+class TrimmedArchive(Protocol):
+    async def trim(self, *, before: float, max_bytes: int) -> int:
+        """Delete requests before that time, and the oldest beyond `max_bytes`."""
+
+
 class RetentionStore(Protocol):
+    @property
+    def request_archive(self) -> TrimmedArchive: ...
+
     async def prune(self, *, keep_days: float, now: float) -> PruneResult:
         """Delete what was not used for `keep_days`."""
 
@@ -72,13 +81,13 @@ class RetentionStore(Protocol):
 @asynccontextmanager
 async def run_retention(
     store: RetentionStore,
-    keep_days: Callable[[], float],
+    settings: Callable[[], Settings],
     *,
     clock: Callable[[], float],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[None]:
-    """Until the end of the block, delete data older than `keep_days` every few hours."""
-    task = asyncio.create_task(_retention_loop(store, keep_days, clock, wait))
+    """Until the end of the block, delete what the settings do not keep, every few hours."""
+    task = asyncio.create_task(_retention_loop(store, settings, clock, wait))
     try:
         yield
     finally:
@@ -88,7 +97,7 @@ async def run_retention(
 
 async def _retention_loop(
     store: RetentionStore,
-    keep_days: Callable[[], float],
+    settings: Callable[[], Settings],
     clock: Callable[[], float],
     wait: Callable[[float], Awaitable[None]],
 ) -> None:
@@ -96,9 +105,11 @@ async def _retention_loop(
     while True:
         await wait(seconds)
         seconds = RETENTION_INTERVAL_SECONDS
-        days = keep_days()
+        now, days, archive = clock(), settings().store.keep_days, settings().keep_requests
         try:
-            deleted = await store.prune(keep_days=days, now=clock())
+            deleted = await store.prune(keep_days=days, now=now)
+            expired_at = now - archive.days * _DAY_SECONDS
+            await store.request_archive.trim(before=expired_at, max_bytes=archive.most_bytes)
         except FoveateError as error:
             _LOG.warning("old data could not be deleted, retrying later: %s", error)
             continue
@@ -330,7 +341,7 @@ async def open_gateway(
         ) as store,
         JsonClient(timeout_seconds=_SUMMARY_SECONDS, proxies=proxies) as client,
         ConnectionPool(proxies=proxies) as pool,
-        run_retention(store, lambda: current_config().settings.store.keep_days, clock=clock, wait=wait)
+        run_retention(store, lambda: current_config().settings, clock=clock, wait=wait)
         if runs_retention
         else nullcontext(),
         watch_other_gateways(store)
