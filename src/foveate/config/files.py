@@ -13,8 +13,8 @@ from typing import BinaryIO
 from foveate.errors import UnreadableInput, UnwritableFile
 
 StrPath = str | os.PathLike[str]
-FileStamp = tuple[int, int, int] | None
-"""Identifies a state of a file; None if there is none."""
+FileStamp = tuple[int, int, int, int] | None
+"""Identifies a state of a file, with its permissions; None if there is none."""
 
 _CHUNK_BYTES = 16_000_000
 
@@ -42,7 +42,9 @@ def read_file_stamp(path: str) -> FileStamp:
         status = os.stat(path)  # noqa: PTH116 - runs for every request
     except OSError:
         return None
-    return None if stat.S_ISDIR(status.st_mode) else (status.st_mtime_ns, status.st_size, status.st_ino)
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def read_bytes(path: Path, *, limit_bytes: int) -> bytes:

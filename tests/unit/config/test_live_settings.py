@@ -1,6 +1,7 @@
 """Live configuration: changes apply at once, and invalid files are ignored."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,32 @@ def test_a_change_with_equal_size_and_time_is_seen(tmp_path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     assert live.current().value == 3
+
+
+def test_a_file_that_becomes_readable_applies(tmp_path: Path) -> None:
+    """Regression: a file of root with mode 600 was not read after its mode was corrected."""
+    path = tmp_path / "foveate.yaml"
+    path.write_text("server: {port: 2}")
+    live = LiveSettings(path, read_port_unless_private(path), check_interval_seconds=0)
+    write(path, "server: {port: 3}")
+    path.chmod(0o600)
+    first = live.current()
+
+    path.chmod(0o644)
+
+    assert (first.value, str(first.problem)) == (2, "the file: cannot be read")
+    assert (live.current().value, live.current().problem) == (3, None)
+
+
+def read_port_unless_private(path: Path) -> Callable[[Configuration], int]:
+    """Read the port. Fails if the file is private, which the tests may read if they run as root."""
+
+    def read(configuration: Configuration) -> int:
+        if path.stat().st_mode & 0o777 == 0o600:
+            raise UnreadableInput("the file", "cannot be read")
+        return read_port(configuration)
+
+    return read
 
 
 @pytest.mark.parametrize("text", ["server: {prot: 3}", "server: [", "", None, "server: {port: 1}"])

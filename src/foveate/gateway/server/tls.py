@@ -5,16 +5,14 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
+from foveate.config.files import FileStamp, read_file_stamp
 from foveate.config.settings import TlsSettings
 from foveate.errors import BadOption
 
 _LOG = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 30.0
-
-_FileStamps = tuple[tuple[int, int, int] | None, ...]
 
 
 def create_tls_context(tls: TlsSettings) -> ssl.SSLContext:
@@ -85,13 +83,5 @@ async def _reload_loop(
         _LOG.info("%s has changed, using it for new connections", tls.certificate)
 
 
-def _read_file_stamps(tls: TlsSettings) -> _FileStamps:
-    return tuple(_read_file_stamp(path) for path in (tls.certificate, tls.key))
-
-
-def _read_file_stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+def _read_file_stamps(tls: TlsSettings) -> tuple[FileStamp, ...]:
+    return tuple(read_file_stamp(str(path)) for path in (tls.certificate, tls.key))
