@@ -345,8 +345,11 @@ def _load_or_refresh(
         memory = Memory.load(
             *paths, private=tags, index=_embedding_index(embeddings, proxies), follow_symlinks=follow_symlinks
         )
-        # The index is built by the first query, which takes as long as reading.
-        memory.render(query="begin", limit_tokens=_WARM_UP_TOKENS)
+        try:
+            # The index is built by the first query, which takes as long as reading.
+            memory.render(query="begin", limit_tokens=_WARM_UP_TOKENS)
+        except FoveateError as error:  # projects and deadlines are known without an index
+            return memory, str(error)
     else:
         memory.refresh()
     return memory, "; ".join(map(str, memory.problems[:_MAX_PROBLEMS]))

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,6 +17,7 @@ from foveate import LadderName
 from foveate.budget.budget import Budget, SectionRule
 from foveate.budget.sections import Priority
 from foveate.context.sections import context_inputs
+from foveate.context.time_section import TimeOptions
 from foveate.context.workspace_cache import WorkspaceCacheOptions
 from foveate.engine.options import AgentOptions, EmbeddingOptions, MemoryOptions, SectionOptions
 from foveate.engine.sections.sources import (
@@ -206,6 +208,30 @@ def test_a_hanging_server_of_embeddings_blocks_no_other_work(tmp_path: Path) -> 
             paths=(str(tmp_path),), embeddings=EmbeddingOptions(url=server.url, model="small")
         )
         assert asyncio.run(send_many(options)) == 7
+
+
+def test_projects_and_deadlines_are_sent_without_the_server_of_embeddings(tmp_path: Path) -> None:
+    """Regression: all notes were read again every second, and nothing of them was sent."""
+    garden = garden_sections(tmp_path)
+    (tmp_path / "notes" / "pond.org").write_text("* TODO Dig a pond :project:\nBy the shed.\n")
+    nowhere = EmbeddingOptions(url="http://127.0.0.1:9", model="small")
+    assert garden.memory is not None
+    memory = replace(garden.memory, embeddings=nowhere)
+    sections = only_sections(garden, memory=memory, time=TimeOptions(), zone=UTC)
+    clock = [0.0]
+    injection = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+
+    bodies = []
+    loaded = []
+    for _ in range(2):
+        bodies.append(send(injection, sections))
+        loaded.append(asyncio.run(injection.sources.memory(memory, sections.privacy_tags)).memory)
+        clock[0] += REFRESH_SECONDS
+
+    assert loaded[0] is loaded[1] is not None
+    assert all("Dig a pond" in body and "Prune" in body for body in bodies)
+    assert not any("Bed 7 gets water" in body for body in bodies)
+    assert {problem.step for problem in injection.problems} == {"sections/memory"}
 
 
 class HangingSources(SectionSources):
