@@ -85,7 +85,7 @@ def _parse_time(text: str | None) -> float | None:
         time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return time.timestamp() if time.tzinfo is not None else None
+    return time.timestamp() if time.tzinfo is not None and 0 <= time.timestamp() <= _MAX_TIME else None
 
 
 def _format_window(minutes: float) -> str:

@@ -64,6 +64,16 @@ def test_a_limit_of_codex_is_named_by_its_window(minutes: str, name: str) -> Non
     assert limit.name == name
 
 
+@pytest.mark.parametrize(
+    "reset", ["9999-12-31T23:59:59-12:00", "9999-12-31T00:00:00Z", "0001-01-01T00:00:00+14:00", "2026-11-20"]
+)
+def test_an_impossible_time_of_a_reset_is_left_out(reset: str) -> None:
+    """Regression: the dashboard failed on a time that is in no calendar, for days."""
+    headers = [(f"{UNIFIED}-5h-utilization".encode(), b"0.5"), (f"{UNIFIED}-5h-reset".encode(), reset.encode())]
+
+    assert read_rate_limits(headers, now=NOW) == (RateLimit(name="5h", used=0.5),)
+
+
 @pytest.mark.parametrize("value", ["", "x", "nan", "inf", "-1", "1e300", "0x1", "0.4" * 50, "１"])
 def test_impossible_values_are_left_out(value: str) -> None:
     headers = [
