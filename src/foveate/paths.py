@@ -12,6 +12,8 @@ from foveate.errors import BadOption
 StrPath = str | os.PathLike[str]
 """A path as a string or `PathLike`."""
 
+SQLITE_PREFIX = "sqlite:///"
+
 _CONFIG_NAME = "foveate.yaml"
 _STRIPPED_CHARS = string.whitespace + "\"'"
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>[^{}]*)\})", re.ASCII)
@@ -49,12 +51,25 @@ def expand_path(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | i
 
 
 def data_folder(environ: Mapping[str, str], platform: str) -> Path:
-    """The folder for Foveate's data: `FOVEATE_HOME`, or the platform's default."""
+    """The folder for Foveate's data: `FOVEATE_HOME`, or the platform's default.
+
+    Raises:
+        BadOption: it contains an unknown variable or user, or there is no home folder.
+    """
     if environ.get("FOVEATE_HOME"):
-        return Path(environ["FOVEATE_HOME"]).expanduser()
+        return Path(expand_path(environ["FOVEATE_HOME"], environ, key=("FOVEATE_HOME",)))
     if platform == "darwin":
-        return Path("~/Library/Application Support/foveate").expanduser()
-    return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "foveate"
+        return Path(expand_path("~/Library/Application Support/foveate", environ))
+    return Path(expand_path(environ.get("XDG_DATA_HOME") or "~/.local/share", environ)) / "foveate"
+
+
+def sqlite_path(url: str, environ: Mapping[str, str]) -> Path:
+    """The file of a store with the URL `sqlite:///path`, or a path itself.
+
+    Raises:
+        BadOption: it contains an unknown variable or user, or is empty.
+    """
+    return Path(expand_path(url.removeprefix(SQLITE_PREFIX), environ, key=("store", "url")))
 
 
 def find_default_config(folder: Path, home: Path) -> Path | None:

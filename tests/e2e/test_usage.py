@@ -152,6 +152,20 @@ def test_an_unknown_price_is_a_question_mark(home: dict[str, str]) -> None:
     assert "1 call without a known price" in outcome.err
 
 
+@pytest.mark.parametrize("url", ["sqlite:///~/own.sqlite", "sqlite:///$HOME/own.sqlite"])
+def test_the_ledger_of_a_store_in_the_home_folder_is_read(home: dict[str, str], url: str) -> None:
+    """Regression: the ledger was left out without a word, so that the costs were too low."""
+
+    async def record() -> None:
+        call = replace(make_call("other", agent="script"), at=AT)
+        async with await open_store(f"sqlite:///{home['HOME']}/own.sqlite") as store:
+            await settle_one(store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
+
+    asyncio.run(record())
+
+    assert run_json(home | {"FOVEATE_STORE": url}, "--agent", "script")["total"]["calls"] == 1
+
+
 def test_an_empty_home_says_where_it_looked(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "FOVEATE_HOME": str(tmp_path / "data")} | dict.fromkeys(VARIABLES, "")
     outcome = spawn("usage", env=environment)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.paths import data_folder, expand_path, find_default_config
+from foveate.paths import data_folder, expand_path, find_default_config, sqlite_path
 
 ENVIRON = {"HOME": "/home/ana", "NOTES": "~/notes", "DATA": '"/data"', "EMPTY": "", "DEEP": "$NOTES"}
 # Characters without special meaning in a path.
@@ -89,6 +89,21 @@ def test_the_data_folder_is_from_the_environment_or_the_platform() -> None:
     assert data_folder({"XDG_DATA_HOME": "/x"}, "linux") == Path("/x/foveate")
     assert data_folder({"FOVEATE_HOME": ""}, "linux") == Path.home() / ".local/share/foveate"
     assert data_folder({}, "darwin") == Path.home() / "Library/Application Support/foveate"
+
+
+@pytest.mark.parametrize("environ", [{"FOVEATE_HOME": "~nobody-of-that-name/x"}, {"XDG_DATA_HOME": "$NOPE"}])
+def test_a_data_folder_that_does_not_exist_is_an_error_with_a_reason(environ: dict[str, str]) -> None:
+    with pytest.raises(BadOption, match=r"there is no user|is not set"):
+        data_folder(environ, "linux")
+
+
+def test_the_path_of_a_store_is_expanded_like_other_paths() -> None:
+    assert sqlite_path("sqlite:///~/x.sqlite", ENVIRON) == Path("/home/ana/x.sqlite")
+    assert sqlite_path("sqlite:////data/$HOME", {"HOME": "ana"}) == Path("/data/ana")
+    assert sqlite_path("work/x.sqlite", ENVIRON) == sqlite_path("sqlite:///work/x.sqlite", ENVIRON)
+    with pytest.raises(BadOption, match="is not set") as raised:
+        sqlite_path("sqlite:///$NOPE/x.sqlite", ENVIRON)
+    assert raised.value.path == ("store", "url")
 
 
 def test_the_file_in_the_working_folder_takes_precedence_over_the_data_folder(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from foveate.cli.shared.tables import (
 )
 from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept
+from foveate.paths import data_folder, sqlite_path
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from foveate.store import Store
 
 _CACHE_NAME = "usage-cache.msgpack"
-_SQLITE_PREFIX = "sqlite:///"
 _UNKNOWN = "?"
 _NAME_KEYS = {
     "daily": "day",
@@ -215,7 +215,6 @@ def _collect_logs(
     agents: frozenset[str], config: Path | None, *, use_cache: bool
 ) -> "tuple[list[LogPlace], CollectedUsage]":
     from foveate.cli.shared.tables import show_byte_progress
-    from foveate.paths import data_folder
     from foveate.replay.local_logs import find_local_logs, list_log_places
     from foveate.replay.recording import RecordingSource
     from foveate.replay.usage.collect import LogCollector, UsageCache
@@ -269,7 +268,7 @@ def _file_stamp(path: Path) -> tuple[int, int] | None:
 
 def _read_ledger(store: str | None, start: float | None, end: float | None) -> "list[UsageRecord]":
     url = find_store_url(store) or os.environ.get("FOVEATE_STORE") or str(_default_store())
-    if store is None and "postgres" not in url and not Path(url.removeprefix(_SQLITE_PREFIX)).exists():
+    if store is None and not url.startswith("postgres") and not sqlite_path(url, os.environ).exists():
         return []  # without importing the database driver
     from foveate.replay.usage.report import MAX_MATCH_SECONDS, to_record
 
@@ -288,8 +287,6 @@ def _read_ledger(store: str | None, start: float | None, end: float | None) -> "
 
 
 def _default_store() -> Path:
-    from foveate.paths import data_folder
-
     return data_folder(os.environ, sys.platform) / "foveate.sqlite"
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from foveate.doctor.findings import Finding, failed_finding, ok_finding, warning_finding
+from foveate.errors import BadOption
 from foveate.extras import install_command
+from foveate.paths import SQLITE_PREFIX, sqlite_path
 from foveate.store.migrate import FIND_VERSION, VERSIONS
 
 CHECK, HEALTH = "store", "health"
-_SQLITE_PREFIX = "sqlite:///"
 _WAIT_SECONDS = 3
 _HOUR, _DAY = 3600.0, 86_400.0
 _MIN_FREE_BYTES, _LOW_FREE_BYTES = 50 * 1024**2, 1024**3
@@ -63,7 +64,7 @@ def check_store(url: str, *, now: float) -> StoreCheck:
     """Check the store at `url` without creating or changing it."""
     if url.startswith(("postgresql:", "postgres:")):
         return _check_server(url, now)
-    if not url.startswith(_SQLITE_PREFIX) or url == _SQLITE_PREFIX:
+    if not url.startswith(SQLITE_PREFIX) or url == SQLITE_PREFIX:
         scheme = url.partition(":")[0]
         advice = "set store.url to sqlite:///path or postgresql://user@host/name"
         return StoreCheck(
@@ -73,7 +74,11 @@ def check_store(url: str, *, now: float) -> StoreCheck:
                 )
             ]
         )
-    return _check_file(Path(url.removeprefix(_SQLITE_PREFIX)).expanduser(), now)
+    try:
+        path = sqlite_path(url, os.environ)
+    except BadOption as error:
+        return StoreCheck(findings=[failed_finding(CHECK, str(error), "correct store.url")])
+    return _check_file(path, now)
 
 
 def _check_file(path: Path, now: float) -> StoreCheck:

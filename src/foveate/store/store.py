@@ -17,6 +17,7 @@ from typing import Self
 
 from foveate.cost.ledger import Charge
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
+from foveate.paths import SQLITE_PREFIX, data_folder, sqlite_path
 from foveate.session.store import ArchivedRequest
 from foveate.store.dashboard import CacheMissRecord, DashboardQueries
 from foveate.store.database import Database, LowPriorityReader, Transaction
@@ -37,7 +38,6 @@ URL_VARIABLE = "FOVEATE_STORE"
 WAIT_SECONDS = 5.0
 """Timeout for locks of other processes, for statements, and for an unreachable server."""
 
-_SQLITE_PREFIX = "sqlite:///"
 _POSTGRES_PREFIXES = ("postgresql://", "postgres://")
 _NAME_CHARS = 16
 _FIND_ARCHIVED_SESSIONS = "SELECT session_id, min(at) FROM requests_v1 GROUP BY session_id"
@@ -154,9 +154,7 @@ def default_url() -> str:
     """Return the value of `FOVEATE_STORE`, or the URL of the file in Foveate's data folder (`FOVEATE_HOME`)."""
     if configured := os.environ.get(URL_VARIABLE):
         return configured
-    from foveate.paths import data_folder
-
-    return f"{_SQLITE_PREFIX}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
+    return f"{SQLITE_PREFIX}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
 
 
 def is_server(url: str | None) -> bool:
@@ -167,7 +165,7 @@ def is_same_store(where: str, url: str) -> bool:
     """Compare the store that a gateway reports with a URL. A relative path is not: its folder is unknown."""
     if is_server(url):
         return where == redact_server_url(url)
-    return Path(where).is_absolute() and Path(where) == Path(url.removeprefix(_SQLITE_PREFIX)).absolute()
+    return Path(where).is_absolute() and Path(where) == sqlite_path(url, os.environ).absolute()
 
 
 def store_name(url: str | None = None) -> str:
@@ -183,20 +181,20 @@ def store_name(url: str | None = None) -> str:
         parts = parse_server_url(url)
         identity = "".join(f"{name}={parts[name]}\n" for name in sorted(parts) if "password" not in name)
     else:
-        identity = str(Path(url.removeprefix(_SQLITE_PREFIX)).expanduser().resolve())
+        identity = str(sqlite_path(url, os.environ).resolve())
     return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:_NAME_CHARS]
 
 
 def _open_database(url: str, wait_seconds: float, create: bool, gateway_id: str) -> Database:
     if url.startswith(_POSTGRES_PREFIXES):
         return PostgresDatabase.open(url, wait_seconds=wait_seconds, create=create, gateway_id=gateway_id)
-    path = url.removeprefix(_SQLITE_PREFIX)
-    if not url.startswith(_SQLITE_PREFIX) or path in ("", ":memory:"):
+    path = url.removeprefix(SQLITE_PREFIX)
+    if not url.startswith(SQLITE_PREFIX) or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # no more of the URL: it may contain a password
         raise BadOption(
             f"store: {scheme}: is not a database URL; use sqlite:///path or postgresql://user@host/name"
         )
-    return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds, create=create)
+    return SQLiteDatabase.open(sqlite_path(url, os.environ), wait_seconds=wait_seconds, create=create)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +241,7 @@ def _open_transaction(url: str) -> Iterator[Transaction]:
     if url.startswith(_POSTGRES_PREFIXES):
         yield from _open_server(url)
     else:
-        yield from _open_file(Path(url.removeprefix(_SQLITE_PREFIX)).expanduser())
+        yield from _open_file(sqlite_path(url, os.environ))
 
 
 def _open_file(path: Path) -> Iterator[Transaction]:
