@@ -211,6 +211,9 @@ def _reason(
     if installed is None or installed != _sums(at_our_prices(theirs.usage())):
         return UNEXPLAINED  # the extracted counts have another price by our rules than by theirs
     reasons = [*_find_misread(usage, theirs)]
+    standard = at_our_prices(replace(usage, tier=""))
+    if standard is not None and standard.dollars != price.dollars:
+        reasons.append(f"theirs has the standard price for the tier {usage.tier}")
     if installed != (theirs.input, theirs.output):
         reasons.append("the tables have changed since theirs was made")
     return " and ".join(reasons) or UNEXPLAINED

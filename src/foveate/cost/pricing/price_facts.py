@@ -110,6 +110,13 @@ class PriceMultiple(PriceFact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WebSearchFee(PriceFact):
+    """Dollars per thousand web searches of models for which the tables have no fee."""
+
+    dollars: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeekendPrice(PriceFact):
     """A model that costs at weekends what it costs on weekdays at the hour `at` (UTC)."""
 
@@ -136,6 +143,7 @@ class PriceFacts:
     costs_as: tuple[KindPricedAs, ...]
     free: tuple[FreeModel, ...]
     multiples: tuple[PriceMultiple, ...]
+    web_search_fees: tuple[WebSearchFee, ...]
     weekends: tuple[WeekendPrice, ...]
     price_stating_providers: frozenset[str]
     providers: Mapping[str, str]
@@ -161,6 +169,9 @@ def load_price_facts() -> PriceFacts:
         free=tuple(FreeModel(**entry) for entry in table["free"]),
         multiples=tuple(
             PriceMultiple(**entry | {"multiple": Decimal(entry["multiple"])}) for entry in table["multiple"]
+        ),
+        web_search_fees=tuple(
+            WebSearchFee(**entry | {"dollars": Decimal(entry["dollars"])}) for entry in table["web_search"]
         ),
         weekends=tuple(WeekendPrice(**entry) for entry in table["weekend"]),
         price_stating_providers=frozenset(entry["provider"] for entry in table["says"]),

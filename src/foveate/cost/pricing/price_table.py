@@ -80,6 +80,7 @@ _TIER_CONTEXTS: Mapping[str, Mapping[str, str]] = {
     "on_demand_flex": {"service_tier": "flex"},
     "on_demand_priority": {"service_tier": "priority"},
     "priority": {"service_tier": "priority"},
+    "ultrafast": {"service_tier": "ultrafast"},
 }
 _PREPAID_TIERS = frozenset(("provisioned_throughput", "reserved", "scale"))
 _CACHE_KINDS = {
@@ -285,6 +286,9 @@ class PriceSchedule:
             if not self._terms.select_facts(load_price_facts().free):
                 return None
             by_kind = {kind: Rate(ZERO) for kind in TokenKind}
+        for fee in self._terms.select_facts(load_price_facts().web_search_fees):
+            dollars = EXACT.multiply(fee.dollars, _UNIT_SCALES["kcount"])
+            by_kind.setdefault(BillableUnit.WEB_SEARCHES, Rate(dollars))
         for fact in self._terms.select_facts(load_price_facts().multiples):
             if fact.applies_in(self._terms.region):
                 multiple = EXACT.multiply(multiple, fact.multiple)
@@ -314,7 +318,7 @@ class PriceSchedule:
         multiples = (
             fact.multiple
             for fact in self._terms.select_facts(load_price_facts().multiples)
-            if fact.tier == tier
+            if _TIER_CONTEXTS.get(fact.tier) == context
         )
         multiple = next(multiples, None)
         return None if multiple is None else (self._model.get_prices(moment), multiple)

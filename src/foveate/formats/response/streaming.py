@@ -367,15 +367,16 @@ class _GeminiSplitter:
 
 def _read_bedrock_event(state: StreamState, data: bytes) -> StreamState:
     """Read messageStop, metadata, or an exception. The model is in the URL."""
-    name, payload = next(iter(parse_object_leniently(data).items()), ("", None))
-    fields = as_dict(payload)
+    name, payload = next(iter(parse_fields_leniently(data).items()), ("", None))
     if name == "messageStop":
-        return replace(state, stop_reason=as_text(fields.get("stopReason")), is_complete=True)
+        stop = as_text(parse_object_leniently(payload).get("stopReason"))
+        return replace(state, stop_reason=stop, is_complete=True)
     if name == "metadata":
-        usage = parse_usage(Format.BEDROCK, to_json(fields.get("usage"))) or state.usage
+        usage = find_usage(Format.BEDROCK, parse_inner_fields_leniently(payload)) or state.usage
         return replace(state, usage=usage, has_ended=True)
     if name.endswith("Exception"):
-        return replace(state, error=StreamError(name, as_text(fields.get("message"))))
+        message = as_text(parse_object_leniently(payload).get("message"))
+        return replace(state, error=StreamError(name, message))
     return state
 
 

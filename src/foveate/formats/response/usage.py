@@ -60,13 +60,60 @@ def find_usage(api_format: Format, response: Fields) -> Usage | None:
     Raises:
         MalformedRequest: the field that should contain it cannot be parsed.
     """
+    response = {**parse_inner_fields_leniently(response.get("response")), **response}  # OpenAI's last event
     timings = parse_object_leniently(response.get("timings"))
-    tier = as_text(parse_json_leniently(response.get("service_tier")))  # OpenAI has it outside of the usage
+    # OpenAI and Bedrock have it outside of the usage.
+    tier = as_text(parse_json_leniently(response.get("service_tier"))) or as_text(
+        parse_object_leniently(response.get("serviceTier")).get("type")
+    )
     for block in _usage_candidates(response):
         usage = _parse_block(api_format, block, timings, tier)
         if usage:
-            return usage
+            return _add_web_searches(usage, _count_web_searches(api_format, response))
     return None
+
+
+def _count_web_searches(api_format: Format, response: Fields) -> int | None:
+    """Count the web searches that OpenAI charges for, which its usage lacks; None if the number is impossible.
+
+    Responses report them in `tool_usage`, where opened pages are free, or only as items of the output. For
+    chat, OpenAI's search models search once before each response. Sources, read November 2026: openai-python
+    3.49 (`ToolUsage`), https://developers.openai.com/api/docs/guides/tools-web-search
+    """
+    if api_format is Format.CHAT:
+        model = as_text(parse_json_leniently(response.get("model")))
+        return 1 if _SEARCH_MODEL.search(model) else 0
+    if api_format is not Format.RESPONSES:
+        return 0
+    tool_usage = parse_object_leniently(response.get("tool_usage"))
+    reported = as_dict(tool_usage.get("web_search")).get("num_requests")
+    if reported is not None:
+        return int(reported) if is_token_count(reported) else None
+    output = response.get("output")
+    if output is None or b"web_search_call" not in bytes(output):
+        return 0
+    calls = (item for item in map(parse_object_leniently, parse_items_leniently(output)))
+    return sum(
+        1
+        for call in calls
+        if call.get("type") == "web_search_call"
+        and call.get("status") != "failed"
+        and as_dict(call.get("action")).get("type", "search") == "search"
+    )
+
+
+def _add_web_searches(usage: Usage, searches: int | None) -> Usage:
+    """Add searches to the usage block under Anthropic's name, unless it has its own number of them."""
+    if searches == 0 or usage.is_unreadable or not _SEARCH_FIELDS.isdisjoint(_parse_numbers(usage.raw)):
+        return usage
+    if searches is None:
+        return _make_unreadable_usage(usage.raw)
+    added = b',"server_tool_use":' + to_json({"web_search_requests": searches}) + b"}"
+    return replace(usage, raw=usage.raw[: usage.raw.rindex(b"}")] + added)
+
+
+_SEARCH_MODEL = re.compile(r"(?:^|/)gpt-.*-search-(?:preview|api)")
+_SEARCH_FIELDS = frozenset(("server_tool_use", "server_tool_use_details", "tool_calls_details"))
 
 
 def _make_unreadable_usage(block: msgspec.Raw | bytes) -> Usage:

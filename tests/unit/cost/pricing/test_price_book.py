@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import Price, PriceSource
-from foveate.formats.response.usage import parse_usage
+from foveate.formats.response.usage import parse_usage, read_response_usage
 from foveate.model import CacheUsage, Format, Ttl, Usage
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
@@ -175,11 +175,72 @@ def test_a_tier_has_its_own_price(tier: str | None, dollars: str | None) -> None
 
 
 def test_a_tier_without_a_price_does_not_get_the_standard_price() -> None:
-    assert input_price("claude-opus-5-5", "anthropic", tier="fast") is None
+    assert input_price("claude-sonnet-5-5", "anthropic", tier="fast") is None
+    assert input_price("claude-opus-5-5", "anthropic", tier="priority") is None
     assert input_price("gpt-5", "azure", tier="flex") is None
     before = datetime(2026, 6, 1, tzinfo=UTC).timestamp()
     assert input_price("gpt-5", "openai", tier="flex", at=before) is None
     assert input_price("gpt-5", "openai", at=before) == Decimal("1.25")
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "tier", "dollars"),
+    [
+        ("claude-opus-5-5", "anthropic", "fast", "8"),
+        ("claude-opus-4-8", "anthropic", "fast", "10"),
+        ("claude-opus-4-7", "anthropic", "fast", "30"),
+        ("gpt-6-astra", "openai", "ultrafast", "60"),
+        ("gpt-5", "openai", "ultrafast", None),
+        ("gemini-3.1-pro-preview", "google", "flex", "1"),
+        ("gemini-3.1-pro-preview", "vertex", "ON_DEMAND_PRIORITY", "3.6"),
+        ("us.amazon.nova-pro-v1:0", "bedrock", "flex", "0.4"),
+        ("us.amazon.nova-pro-v1:0", "bedrock", "priority", "1.4"),
+    ],
+)
+def test_the_price_of_a_tier_can_be_a_multiple_of_the_standard_price(
+    model: str, provider: str, tier: str, dollars: str | None
+) -> None:
+    assert input_price(model, provider, tier=tier) == (None if dollars is None else Decimal(dollars))
+
+
+def test_the_cache_multiples_of_fast_mode_are_on_top() -> None:
+    usage = make_usage(
+        {
+            "input_tokens": 1_000_000,
+            "cache_read_input_tokens": 1_000_000,
+            "cache_creation_input_tokens": 1_000_000,
+            "output_tokens": 1_000_000,
+            "speed": "fast",
+            "service_tier": "standard",
+        }
+    )
+
+    price = known_price("claude-opus-5-5", usage, provider="anthropic")
+
+    assert (price.uncached, price.read, price.written_5m, price.output) == (8, Decimal("0.4"), 10, 40)
+
+
+@pytest.mark.parametrize(
+    ("model", "tier", "fee"),
+    [
+        ("gpt-6.1-sol", "", "10"),
+        ("gpt-5.3-codex", "", "10"),
+        ("gpt-5.5", "priority", "10"),
+        ("gpt-4o-search-preview", "", "25"),
+        ("gpt-5-search-api", "", "10"),
+    ],
+)
+def test_openai_charges_for_web_searches_of_every_model(model: str, tier: str, fee: str) -> None:
+    response = {
+        "model": model,
+        "output": [{"type": "web_search_call", "status": "completed", "action": {"type": "search"}}],
+        "usage": {"input_tokens": 1_000, "output_tokens": 1},
+        "service_tier": tier or "default",
+    }
+    usage = read_response_usage(Format.RESPONSES, json.dumps(response).encode())
+    assert usage is not None
+
+    assert known_price(model, usage, provider="openai").other_dollars * 1_000 == Decimal(fee)
 
 
 def test_an_unknown_tier_has_the_standard_price_but_is_not_sure() -> None:

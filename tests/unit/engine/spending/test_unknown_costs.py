@@ -368,7 +368,6 @@ def test_a_summary_by_the_provider_is_charged_besides_the_response() -> None:
 @pytest.mark.parametrize(
     ("fields", "unpriced"),
     [
-        ({"model": "gpt-4o-search-preview"}, "web searches"),
         ({"model": "gpt-4.1", "modalities": ["text", "audio"]}, "audio output"),
         ({"model": "gpt-4o-audio-preview"}, "audio input"),
         ({"model": "gpt-4.1", "modalities": ["image", "text"]}, "generated images"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveate.formats.response.streaming import StreamReader
 from foveate.formats.response.usage import (
     BillableUnit,
     UsagePart,
@@ -16,6 +17,7 @@ from foveate.formats.response.usage import (
     split_usage,
 )
 from foveate.model import CacheUsage, Format, Usage
+from tests.support.scenarios.streams import frame
 
 
 def read_usage(api_format: Format, raw_usage: dict[str, Any]) -> Usage:
@@ -236,6 +238,86 @@ def test_other_billable_units_are_found_for_each_provider(
     api_format: Format, raw_usage: dict[str, Any], units: dict[BillableUnit, int]
 ) -> None:
     assert dict(read_only_part(api_format, raw_usage).units) == units
+
+
+SEARCH_CALL = {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
+OPENED_PAGE = {"type": "web_search_call", "status": "completed", "action": {"type": "open_page", "url": "u"}}
+MESSAGE = {"type": "message", "content": [{"type": "output_text", "text": "a web_search_call"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "searches"),
+    [
+        ({"tool_usage": {"web_search": {"num_requests": 2}}, "output": [SEARCH_CALL] * 3}, 2),
+        ({"tool_usage": {"web_search": {"num_requests": 0}}, "output": [SEARCH_CALL]}, 0),
+        ({"tool_usage": None, "output": [SEARCH_CALL, OPENED_PAGE, MESSAGE, SEARCH_CALL]}, 2),
+        ({"output": [{"type": "web_search_call", "status": "completed"}]}, 1),
+        ({"output": [SEARCH_CALL | {"status": "failed"}]}, 0),
+        ({"output": [MESSAGE]}, 0),
+        ({"output": []}, 0),
+        ({}, 0),
+    ],
+)
+def test_web_searches_of_openai_responses_are_counted(fields: dict[str, Any], searches: int) -> None:
+    response = {"object": "response", "usage": {"input_tokens": 9, "output_tokens": 1}, **fields}
+    completed_event = {"type": "response.completed", "response": response}
+    stream = StreamReader(Format.RESPONSES)
+    stream.feed(b"event: response.completed\ndata: " + json.dumps(completed_event).encode() + b"\n\n")
+
+    for usage in (
+        read_response_usage(Format.RESPONSES, json.dumps(response).encode()),
+        read_response_usage(Format.RESPONSES, json.dumps(completed_event).encode()),
+        stream.usage,
+    ):
+        assert usage is not None
+        (part,) = split_usage(usage)
+        assert usage.cache == CacheUsage(uncached=9)
+        assert part.units == (((BillableUnit.WEB_SEARCHES, searches),) if searches else ())
+
+
+def test_an_impossible_number_of_searches_makes_the_usage_unreadable() -> None:
+    response = b'{"usage": {"input_tokens": 9}, "tool_usage": {"web_search": {"num_requests": -1}}}'
+
+    usage = read_response_usage(Format.RESPONSES, response)
+
+    assert usage is not None
+    assert usage.is_unreadable
+
+
+def test_searches_that_the_usage_itself_has_are_not_counted_again() -> None:
+    raw_usage = {"input_tokens": 9, "output_tokens": 1, "tool_calls_details": {"search_web": {"invocation": 3}}}
+    response = json.dumps({"usage": raw_usage, "output": [SEARCH_CALL]}).encode()
+
+    usage = read_response_usage(Format.RESPONSES, response)
+
+    assert usage is not None
+    assert split_usage(usage)[0].units == ((BillableUnit.WEB_SEARCHES, 3),)
+
+
+@pytest.mark.parametrize(
+    ("model", "searches"),
+    [("gpt-4o-mini-search-preview-2025-03-11", 1), ("gpt-5-search-api", 1), ("gpt-5.5", 0), (None, 0)],
+)
+def test_a_chat_with_a_search_model_of_openai_is_one_search(model: str | None, searches: int) -> None:
+    response = {"model": model, "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+
+    usage = read_response_usage(Format.CHAT, json.dumps(response).encode())
+
+    assert usage is not None
+    assert dict(split_usage(usage)[0].units).get(BillableUnit.WEB_SEARCHES, 0) == searches
+
+
+def test_the_service_tier_of_bedrock_is_outside_of_the_usage() -> None:
+    usage = {"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}
+    response = {"output": {}, "usage": usage, "serviceTier": {"type": "priority"}}
+    read = read_response_usage(Format.BEDROCK, json.dumps(response).encode())
+    stream = StreamReader(Format.BEDROCK)
+    stream.feed(frame(b"metadata", json.dumps({"usage": usage, "serviceTier": {"type": "flex"}}).encode()))
+
+    assert read is not None
+    assert read.tier == "priority"
+    assert stream.usage is not None
+    assert (stream.usage.tier, stream.usage.output_tokens) == ("flex", 2)
 
 
 def test_the_region_of_a_call_is_read() -> None:
