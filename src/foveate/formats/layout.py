@@ -90,10 +90,11 @@ CACHE_POINT_FIELD = BreakpointStyle.CACHE_POINT.value
 
 
 def read_breakpoint(fields: dict[str, Any], breakpoint_ttl: Ttl) -> Ttl | None:
-    """Return the TTL of an object's breakpoint. OpenAI's have the `breakpoint_ttl` of the request."""
+    """Return the TTL of an object's breakpoint. OpenAI's have the `breakpoint_ttl` of the request by default."""
     if fields.get("cache_control") is not None:
         return read_ttl(fields["cache_control"])
-    return None if fields.get("prompt_cache_breakpoint") is None else breakpoint_ttl
+    openai_breakpoint = fields.get("prompt_cache_breakpoint")
+    return None if openai_breakpoint is None else read_ttl(openai_breakpoint, default=breakpoint_ttl)
 
 
 def read_ttl(value: object, default: Ttl = Ttl.FIVE_MINUTES) -> Ttl:

@@ -184,12 +184,17 @@ def test_only_anthropic_has_a_breakpoint_on_the_whole_request() -> None:
     assert formats.automatic_breakpoint(formats.parse_request(body, Format.ANTHROPIC)) is Ttl.FIVE_MINUTES
 
 
-def test_a_breakpoint_of_openai_has_the_ttl_of_its_request() -> None:
-    part = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
+def test_a_breakpoint_of_openai_has_the_ttl_of_its_request_or_its_own() -> None:
+    part: dict[str, Any] = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
     body: dict[str, Any] = {"input": [{"role": "user", "content": [part]}]}
 
     assert [block.breakpoint_ttl for block in parse_blocks(body)] == [Ttl.THIRTY_MINUTES]
     body["prompt_cache_options"] = {"mode": "explicit", "ttl": "12h"}
+    assert [block.breakpoint_ttl for block in parse_blocks(body)] == [Ttl.TWELVE_HOURS]
+    part["prompt_cache_breakpoint"] = {"mode": "explicit", "ttl": "30m"}
+    assert [block.breakpoint_ttl for block in parse_blocks(body)] == [Ttl.THIRTY_MINUTES]
+    del body["prompt_cache_options"]
+    part["prompt_cache_breakpoint"] = {"mode": "explicit", "ttl": "12h"}
     assert [block.breakpoint_ttl for block in parse_blocks(body)] == [Ttl.TWELVE_HOURS]
 
 
