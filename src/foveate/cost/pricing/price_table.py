@@ -137,7 +137,12 @@ def _is_within_version(name: str, end: int) -> bool:
 
 def is_known_tier(tier: str) -> bool:
     """True for tiers whose price is known, or known not to exist."""
-    return tier.strip().lower() in _STANDARD_TIERS | _TIER_CONTEXTS.keys() | _PREPAID_TIERS
+    return _normalize_tier(tier) in _STANDARD_TIERS | _TIER_CONTEXTS.keys() | _PREPAID_TIERS
+
+
+def _normalize_tier(tier: str) -> str:
+    """Gemini also writes `SERVICE_TIER_FLEX`."""
+    return tier.strip().lower().removeprefix("service_tier_")
 
 
 def load_tables() -> None:
@@ -155,14 +160,14 @@ def find_schedule(
     candidates = list(price_name_candidates(normalize_provider(provider), model))
     for host, name in candidates:
         terms = _PurchaseTerms(
-            provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower()
+            provider=host, name=name, tier=_normalize_tier(tier), region=region.strip().lower()
         )
         schedule = _find_model_schedule(terms, imported)
         if schedule is not None:
             return schedule
     for host, name in candidates:
         terms = _PurchaseTerms(
-            provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower()
+            provider=host, name=name, tier=_normalize_tier(tier), region=region.strip().lower()
         )
         inherited = _find_family_schedule(terms, imported)
         if inherited is not None:

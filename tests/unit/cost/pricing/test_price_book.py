@@ -192,6 +192,7 @@ def test_a_tier_without_a_price_does_not_get_the_standard_price() -> None:
         ("gpt-6-astra", "openai", "ultrafast", "60"),
         ("gpt-5", "openai", "ultrafast", None),
         ("gemini-3.1-pro-preview", "google", "flex", "1"),
+        ("gemini-3.1-pro-preview", "google", "SERVICE_TIER_FLEX", "1"),
         ("gemini-3.1-pro-preview", "vertex", "ON_DEMAND_PRIORITY", "3.6"),
         ("us.amazon.nova-pro-v1:0", "bedrock", "flex", "0.4"),
         ("us.amazon.nova-pro-v1:0", "bedrock", "priority", "1.4"),
