@@ -143,6 +143,21 @@ def test_a_bedrock_response_is_priced_by_its_provider() -> None:
     assert cost == foveate.cost(BEDROCK_USAGE, model=model, provider="bedrock", at=AT)
 
 
+def test_web_searches_of_openai_are_part_of_the_cost() -> None:
+    searched = {
+        "object": "response",
+        "model": "gpt-5.5",
+        "usage": RESPONSES_USAGE,
+        "tool_usage": {"web_search": {"num_requests": 2}},
+    }
+    chat = {"object": "chat.completion", "model": "gpt-5-search-api-2025-10-14", "usage": CHAT_USAGE}
+
+    for response, model, fee in ((searched, "gpt-5.5", "0.02"), (chat, "gpt-5-search-api", "0.01")):
+        cost = foveate.cost(response, model=model, at=AT)
+        assert cost is not None
+        assert cost.other == Decimal(fee)
+
+
 def test_a_price_that_a_trusted_provider_states_is_used() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 10, "cost": 0.25}
 

@@ -80,11 +80,9 @@ def _count_web_searches(api_format: Format, response: Fields) -> int | None:
     chat, OpenAI's search models search once before each response. Sources, read November 2026: openai-python
     3.49 (`ToolUsage`), https://developers.openai.com/api/docs/guides/tools-web-search
     """
-    if api_format is Format.CHAT:
+    if api_format is not Format.RESPONSES:
         model = as_text(parse_json_leniently(response.get("model")))
         return 1 if _SEARCH_MODEL.search(model) else 0
-    if api_format is not Format.RESPONSES:
-        return 0
     tool_usage = parse_object_leniently(response.get("tool_usage"))
     reported = as_dict(tool_usage.get("web_search")).get("num_requests")
     if reported is not None:
