@@ -253,7 +253,8 @@ def test_openai_caches_prefixes_automatically_and_free_of_charge_before_gpt_5_6(
 
 
 @pytest.mark.parametrize(
-    ("model", "read_price"), [("gpt-5.6", 0.1), ("gpt-6-astra", 0.1), ("gpt-6.1-sol", 0.05)]
+    ("model", "read_price"),
+    [("gpt-5.6", 0.1), ("gpt-6-astra", 0.1), ("gpt-6.1-sol", 0.05), ("gpt-6.1-terra", 0.05)],
 )
 def test_openai_accepts_breakpoints_and_charges_writes_since_gpt_5_6(model: str, read_price: float) -> None:
     rules = rules_for(model)
