@@ -590,7 +590,7 @@ def _build_incoming_request(
         section_inputs=parse_section_headers(request.headers),
         model=None if request.endpoint.model else route.model,
         served_model=route.served_model,
-        region=request.endpoint.region,
+        region=request.endpoint.region or route.upstream.region,
         is_signed=_is_sent_unchanged(request, route.upstream),
         betas=request.headers.get("anthropic-beta", ""),
         find_endpoint=None

@@ -1,5 +1,6 @@
 """Upstreams, and routes from models to upstreams."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +13,7 @@ from foveate.gateway.endpoints import ApiFamily, Endpoint
 
 VERSION_PATH = "/v1"
 _ANY_MODEL = "*"
+_OPENAI_HOST = re.compile(r"https://(?:([a-z]+)\.)?api\.openai\.com(?=[:/]|$)", re.IGNORECASE)
 _ANTHROPIC_AND_OPENAI = frozenset((ApiFamily.ANTHROPIC, ApiFamily.OPENAI))
 ALLOWED_OPERATIONS = ("answers", "counting", "embeddings", "models")
 """Operations for which the gateway's own credentials are used by default."""
@@ -46,6 +48,12 @@ class Upstream:
     allow: tuple[str, ...] = ALLOWED_OPERATIONS
     reuse: bool = True
     threads: ThreadMode = ThreadMode.HOLD
+
+    @property
+    def region(self) -> str:
+        """Where OpenAI serves calls, by the host for data residency; empty for other servers."""
+        host = _OPENAI_HOST.match(self.base_url)
+        return (host[1] or "global") if host else ""
 
     def accepts(self, family: ApiFamily) -> bool:
         return family is self.family or (self.accepts_both and family in _ANTHROPIC_AND_OPENAI)

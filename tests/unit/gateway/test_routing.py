@@ -50,6 +50,23 @@ def test_a_model_in_the_path_is_routed_like_one_in_the_body() -> None:
         make_routing(deepseek="*").match(gemini, "quick")
 
 
+@pytest.mark.parametrize(
+    ("base_url", "region"),
+    [
+        ("https://api.openai.com/v1", "global"),
+        ("https://eu.api.openai.com/v1", "eu"),
+        ("https://EU.api.openai.com", "EU"),
+        ("https://eu.api.openai.com.example.org/v1", ""),
+        ("https://gateway.example.org/eu.api.openai.com", ""),
+        ("https://api.deepseek.com", ""),
+    ],
+)
+def test_the_host_of_openai_tells_the_region(base_url: str, region: str) -> None:
+    upstream = Upstream(name="openai", base_url=base_url, family=ApiFamily.OPENAI, provider="openai")
+
+    assert upstream.region == region
+
+
 def test_a_deployment_is_the_model_that_is_configured_for_it() -> None:
     azure = Upstream(
         name="azure",

@@ -99,12 +99,14 @@ class FreeModel(PriceFact):
 class PriceMultiple(PriceFact):
     """Multiple of all token prices for a service tier or a region.
 
-    The region `regional` means any but global.
+    The region `regional` means any but global. `by_host`: the host of the provider tells the region, so that
+    no setting of an account can change it.
     """
 
     multiple: Decimal
     tier: str = ""
     region: str = ""
+    by_host: bool = False
 
     def applies_in(self, region: str) -> bool:
         if self.region == "regional":

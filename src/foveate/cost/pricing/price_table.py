@@ -271,10 +271,10 @@ class PriceSchedule:
         return self._rates_by_period[period]
 
     def dearest_region(self) -> str:
-        """Return the region with the highest price; empty if none is higher."""
+        """Return the region with the highest price that an account can have; empty if none is higher."""
         multiples = {"": Decimal(1)}
         for fact in self._terms.select_facts(load_price_facts().multiples):
-            if fact.region:
+            if fact.region and not fact.by_host:
                 multiples[fact.region] = EXACT.multiply(multiples.get(fact.region, Decimal(1)), fact.multiple)
         return max(multiples, key=lambda region: multiples[region])
 

@@ -286,6 +286,24 @@ def test_serving_in_one_region_costs_more() -> None:
     ) == (known_price("claude-sonnet-4-5", make_usage({"input_tokens": 9}), provider="anthropic"))
 
 
+@pytest.mark.parametrize(
+    ("model", "region", "dollars"),
+    [
+        ("gpt-6.1-sol", "eu", "2.2"),
+        ("gpt-5.4-mini-2026-03-17", "us", "0.825"),
+        ("gpt-6.1-sol", "global", "2"),
+        ("gpt-6.1-sol", "", "2"),
+        ("gpt-5.2", "eu", "1.75"),
+        ("gpt-4.1", "eu", "2"),
+    ],
+)
+def test_data_residency_at_openai_costs_more_since_gpt_5_4(model: str, region: str, dollars: str) -> None:
+    price = BOOK.price(model, Usage(cache=CacheUsage(uncached=1)), provider="openai", at=AT, region=region)
+
+    assert price is not None
+    assert price.dollars * 1_000_000 == Decimal(dollars)
+
+
 @pytest.mark.parametrize(("region", "dollars"), [("", 5), ("global", 5), ("eu", "5.5"), ("us-east5", "5.5")])
 def test_claude_on_vertex_costs_more_in_one_region_since_4_5(region: str, dollars: str) -> None:
     usage = make_usage({"input_tokens": 1_000_000})

@@ -96,6 +96,9 @@ def test_a_requested_region_has_its_ceiling_and_an_unknown_one_the_highest() -> 
     for region in (None, "us", "europe-west1"):
         assert ceiling_for("claude-opus-5-5", "vertex", region=region) == anywhere * Decimal("1.1")
     assert ceiling_for("claude-opus-5-5", "vertex", region="global") == anywhere
+    sol = ceiling_for("gpt-6.1-sol", "openai")
+    assert sol is not None
+    assert ceiling_for("gpt-6.1-sol", "openai", region="eu") == sol * Decimal("1.1")
 
 
 @pytest.mark.parametrize(
