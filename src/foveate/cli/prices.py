@@ -32,7 +32,7 @@ app = typer.Typer(
 
 # JSON has all differences; text lists this many.
 _MAX_LINES = 20
-_SERVICE_TIERS = ("batch", "flex", "priority", "fast")
+_SERVICE_TIERS = ("batch", "flex", "priority", "fast", "ultrafast")
 _DIFFERENCE_COLUMNS = (
     Column(heading="change"),
     Column(heading="provider"),
