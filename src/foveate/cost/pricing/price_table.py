@@ -82,6 +82,7 @@ _TIER_CONTEXTS: Mapping[str, Mapping[str, str]] = {
     "priority": {"service_tier": "priority"},
     "ultrafast": {"service_tier": "ultrafast"},
 }
+_FINE_TUNED = "ft:"  # costs more than the model that was tuned
 _PREPAID_TIERS = frozenset(("provisioned_throughput", "reserved", "scale"))
 _CACHE_KINDS = {
     "cache_read_mtok": TokenKind.READ,
@@ -203,7 +204,7 @@ def _find_in_tables(
         if host is None:
             continue
         match = host.find_model(name, all_providers=[*providers.values()])
-        if match is None or is_other_version(match, name):
+        if match is None or is_other_version(match, name) or _is_other_variant(match, name):
             match = next((model for model in host.models if model.id.lower() == name), None)
         if match is not None:
             is_own = any(match is other for other in host.models)
@@ -211,12 +212,19 @@ def _find_in_tables(
     return None
 
 
+def _is_other_variant(model: "ModelInfo", name: str) -> bool:
+    """Return whether a name has a word of an expensive variant that the model's does not have."""
+    variants = load_price_facts().variants
+    words = variants.findall(normalize_model_name(name))
+    return bool(words) and not set(variants.findall(normalize_model_name(model.id))).issuperset(words)
+
+
 def _find_family_schedule(
     terms: "_PurchaseTerms", imported: "ImportedPrices | None"
 ) -> "FamilyPriceSchedule | None":
     known, name = load_price_facts(), normalize_model_name(terms.name)
     family = next((family for family in known.families if re.search(family.names, name)), None)
-    if family is None or known.other_kinds.search(name):
+    if family is None or known.other_kinds.search(name) or terms.name.startswith(_FINE_TUNED):
         return None
     words = set(known.variants.findall(name))
     path = terms.name.rpartition("/")[0]  # a path with another provider may mean another price

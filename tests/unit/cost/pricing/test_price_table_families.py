@@ -220,3 +220,20 @@ def test_family_prices_differ_between_weekends_and_weekdays() -> None:
         return model_rates.by_kind[TokenKind.OUTPUT].dollars * MILLION
 
     assert (output(21), output(20)) == (Decimal("2.19"), Decimal("3.96"))
+
+
+def test_a_dearer_variant_does_not_have_the_price_of_the_plain_model() -> None:
+    assert rates("gemini-3.8-flash", "google").inherited_from == ""
+    assert rates("gemini-3.8-flash-cyber", "google").inherited_from == "gemini-flash"
+    assert rates("gpt-5.5-cyber", "openai").inherited_from == ""
+
+
+def test_a_fine_tuned_model_does_not_inherit_because_it_costs_more() -> None:
+    assert BOOK.rates("ft:o4-mini-2025-04-16:house::1", provider="openai", at=AT) is None
+    assert rates("ft:gpt-4o-mini-2024-07-18:house::1", "openai").inherited_from == ""
+
+
+def test_a_dated_search_model_has_the_price_of_the_model() -> None:
+    dated, plain = rates("gpt-5-search-api-2025-10-14", "openai"), rates("gpt-5-search-api", "openai")
+
+    assert dated.by_kind == plain.by_kind
