@@ -285,6 +285,40 @@ def test_embeddings_are_forwarded_and_charged(tmp_path: Path) -> None:
     assert (totals.calls, totals.uncached, totals.dollars) == (1, 2, 2 * Decimal("0.02e-6"))
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_fee_of_a_web_search_is_charged(tmp_path: Path, streams: bool) -> None:
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+    body = {
+        "id": "resp_1",
+        "object": "response",
+        "model": MODEL,
+        "output": [search, search],
+        "tool_usage": {"web_search": {"num_requests": 1}},
+        "service_tier": "default",
+        "usage": {"input_tokens": 1_000, "output_tokens": 100, "total_tokens": 1_100},
+    }
+    event = {"type": "response.completed", "sequence_number": 0, "response": body}
+    response = (
+        http_response(
+            b"event: response.completed\ndata: " + json.dumps(event).encode() + b"\n\n",
+            content_type="text/event-stream",
+        )
+        if streams
+        else http_response(json.dumps(body).encode())
+    )
+    with (
+        running_upstream(respond_always(response)) as upstream,
+        running_gateway(upstream.url, tmp_path) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client,
+    ):
+        result = client.responses.create(**RESPONSE, tools=[{"type": "web_search"}], stream=streams)
+        if streams:
+            list(result)
+
+    (total,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
+    assert total.dollars == 1_000 * Decimal("2e-6") + 100 * Decimal("8e-6") + Decimal("0.01")
+
+
 def test_a_client_retries_after_429_and_503_of_the_provider(tmp_path: Path) -> None:
     rate_limited = ScriptStep(status=429, retry_after_seconds=0.01)
     with (
