@@ -296,7 +296,7 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Usage of one call as the provider reported it.
 
-    `raw` is its original block, with the web searches that OpenAI reports outside of it.
+    `raw` is its original block, with the searches that OpenAI reports outside of it.
     `reasoning_tokens` are part of `output_tokens`. `reported_dollars` is the price, if the provider states one.
     `tier` is its service tier (`batch`, `flex`, `priority`, …). `is_unreadable`: a number is impossible, so
     none is used, and the cost is unknown.

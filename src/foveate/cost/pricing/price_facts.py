@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.cost.pricing.rates import TokenKind
+from foveate.formats.response.usage import BillableUnit
 
 _FACTS_PATH = Path(__file__).with_name("prices.toml")
 
@@ -115,9 +116,10 @@ class PriceMultiple(PriceFact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebSearchFee(PriceFact):
-    """Dollars per thousand web searches of models for which the tables have no fee."""
+class SearchFee(PriceFact):
+    """Dollars per thousand searches of models for which the tables have no fee."""
 
+    unit: BillableUnit
     dollars: Decimal
 
 
@@ -148,7 +150,7 @@ class PriceFacts:
     costs_as: tuple[KindPricedAs, ...]
     free: tuple[FreeModel, ...]
     multiples: tuple[PriceMultiple, ...]
-    web_search_fees: tuple[WebSearchFee, ...]
+    search_fees: tuple[SearchFee, ...]
     weekends: tuple[WeekendPrice, ...]
     price_stating_providers: frozenset[str]
     providers: Mapping[str, str]
@@ -182,8 +184,9 @@ def load_price_facts() -> PriceFacts:
         multiples=tuple(
             PriceMultiple(**entry | {"multiple": Decimal(entry["multiple"])}) for entry in table["multiple"]
         ),
-        web_search_fees=tuple(
-            WebSearchFee(**entry | {"dollars": Decimal(entry["dollars"])}) for entry in table["web_search"]
+        search_fees=tuple(
+            SearchFee(**entry | {"unit": BillableUnit(entry["unit"]), "dollars": Decimal(entry["dollars"])})
+            for entry in table["search"]
         ),
         weekends=tuple(WeekendPrice(**entry) for entry in table["weekend"]),
         price_stating_providers=frozenset(entry["provider"] for entry in table["says"]),

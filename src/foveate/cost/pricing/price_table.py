@@ -67,6 +67,7 @@ _KINDS_BY_FIELD: Mapping[str, TokenKind | BillableUnit] = {
     "output_video_mtok": BillableUnit.OUTPUT_VIDEO,
     "output_citation_mtok": BillableUnit.CITATIONS,
     "web_searches_kcount": BillableUnit.WEB_SEARCHES,
+    "storage_searches_kcount": BillableUnit.FILE_SEARCHES,
     "rerank_searches_kcount": BillableUnit.RERANKS,
     "requests_kcount": BillableUnit.REQUESTS,
 }
@@ -299,9 +300,8 @@ class PriceSchedule:
             if not self._terms.select_facts(load_price_facts().free):
                 return None
             by_kind = {kind: Rate(ZERO) for kind in TokenKind}
-        for fee in self._terms.select_facts(load_price_facts().web_search_fees):
-            dollars = EXACT.multiply(fee.dollars, _UNIT_SCALES["kcount"])
-            by_kind.setdefault(BillableUnit.WEB_SEARCHES, Rate(dollars))
+        for fee in self._terms.select_facts(load_price_facts().search_fees):
+            by_kind.setdefault(fee.unit, Rate(EXACT.multiply(fee.dollars, _UNIT_SCALES["kcount"])))
         for fact in self._terms.select_facts(load_price_facts().multiples):
             if fact.applies_in(self._terms.region):
                 multiple = EXACT.multiply(multiple, fact.multiple)

@@ -99,7 +99,9 @@ class Rates:
         return _compute_upper_bound(self.by_kind, is_long=True)
 
 
-_PER_PIECE_UNITS = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS, BillableUnit.REQUESTS))
+_PER_PIECE_UNITS = frozenset(
+    (BillableUnit.WEB_SEARCHES, BillableUnit.FILE_SEARCHES, BillableUnit.RERANKS, BillableUnit.REQUESTS)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,8 +250,16 @@ _KIND_INDEX_BY_UNIT = {
     **{unit: _KINDS.index(TokenKind.OUTPUT) for unit in BillableUnit if unit.startswith("output_")},
 }
 _ALWAYS_CHARGED = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS))
-# Audio costs more than text wherever it has a price; images and video usually cost the same.
-_DEARER_UNITS = frozenset((BillableUnit.INPUT_AUDIO, BillableUnit.READ_AUDIO, BillableUnit.OUTPUT_AUDIO))
+# Audio costs more than text wherever it has a price, and searches of files have a fee at some hosts; images and
+# video usually cost the same.
+_DEARER_UNITS = frozenset(
+    (
+        BillableUnit.INPUT_AUDIO,
+        BillableUnit.READ_AUDIO,
+        BillableUnit.OUTPUT_AUDIO,
+        BillableUnit.FILE_SEARCHES,
+    )
+)
 
 
 def _find_unit_rate(rates: Rates, unit: BillableUnit) -> Rate | None:

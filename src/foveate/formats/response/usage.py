@@ -69,44 +69,44 @@ def find_usage(api_format: Format, response: Fields) -> Usage | None:
     for block in _usage_candidates(response):
         usage = _parse_block(api_format, block, timings, tier)
         if usage:
-            return _add_web_searches(usage, _count_web_searches(api_format, response))
+            return _add_searches(usage, _count_searches(api_format, response))
     return None
 
 
-def _count_web_searches(api_format: Format, response: Fields) -> int | None:
-    """Count the web searches that OpenAI charges for, which its usage lacks; None if the number is impossible.
+def _count_searches(api_format: Format, response: Fields) -> _Numbers:
+    """Count the searches that OpenAI charges for, which its usage lacks, under Anthropic's names.
 
-    Responses report them in `tool_usage`, where opened pages are free, or only as items of the output. For
-    chat, OpenAI's search models search once before each response. Sources, read November 2026: openai-python
-    3.49 (`ToolUsage`), https://developers.openai.com/api/docs/guides/tools-web-search
+    Responses report those of the web in `tool_usage`, where opened pages are free, or only as items of the
+    output. For chat, OpenAI's search models search once before each response. Sources, read November 2026:
+    openai-python 3.49 (`ToolUsage`), https://developers.openai.com/api/docs/guides/tools-web-search
     """
     if api_format is not Format.RESPONSES:
         model = as_text(parse_json_leniently(response.get("model")))
-        return 1 if _SEARCH_MODEL.search(model) else 0
+        return {"web_search_requests": 1} if _SEARCH_MODEL.search(model) else {}
     tool_usage = parse_object_leniently(response.get("tool_usage"))
     reported = as_dict(tool_usage.get("web_search")).get("num_requests")
-    if reported is not None:
-        return int(reported) if is_token_count(reported) else None
     output = response.get("output")
-    if output is None or b"web_search_call" not in bytes(output):
-        return 0
-    calls = (item for item in map(parse_object_leniently, parse_items_leniently(output)))
-    return sum(
-        1
-        for call in calls
-        if call.get("type") == "web_search_call"
-        and call.get("status") != "failed"
-        and as_dict(call.get("action")).get("type", "search") == "search"
-    )
+    has_calls = output is not None and b"_search_call" in bytes(output)
+    calls = [
+        call
+        for call in (map(parse_object_leniently, parse_items_leniently(output)) if has_calls else ())
+        if call.get("status") != "failed" and as_dict(call.get("action")).get("type", "search") == "search"
+    ]
+    kinds = [as_text(call.get("type")) for call in calls]
+    counts = {
+        "web_search_requests": kinds.count("web_search_call") if reported is None else reported,
+        "file_search_requests": kinds.count("file_search_call"),
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
-def _add_web_searches(usage: Usage, searches: int | None) -> Usage:
-    """Add searches to the usage block under Anthropic's name, unless it has its own number of them."""
-    if searches == 0 or usage.is_unreadable or not _SEARCH_FIELDS.isdisjoint(_parse_numbers(usage.raw)):
+def _add_searches(usage: Usage, counts: _Numbers) -> Usage:
+    """Add searches to the usage block, unless it has its own number of them."""
+    if not counts or usage.is_unreadable or not _SEARCH_FIELDS.isdisjoint(_parse_numbers(usage.raw)):
         return usage
-    if searches is None:
+    if not all(map(is_token_count, counts.values())):
         return _make_unreadable_usage(usage.raw)
-    added = b',"server_tool_use":' + to_json({"web_search_requests": searches}) + b"}"
+    added = b',"server_tool_use":' + to_json(counts) + b"}"
     return replace(usage, raw=usage.raw[: usage.raw.rindex(b"}")] + added)
 
 
@@ -521,6 +521,7 @@ class BillableUnit(StrEnum):
     OUTPUT_VIDEO = "output_video"
     CITATIONS = "citations"  # tokens
     WEB_SEARCHES = "web_searches"
+    FILE_SEARCHES = "file_searches"
     SEARCH_QUERIES = "search_queries"  # Perplexity reports them for all models, and charges for some
     RERANKS = "reranks"
     REQUESTS = "requests"
@@ -638,6 +639,7 @@ def _count_units(
     counts[BillableUnit.WEB_SEARCHES] = max(
         tokens_or_zero(server.get("web_search_requests")), tokens_or_zero(tools.get("invocation"))
     )
+    counts[BillableUnit.FILE_SEARCHES] = tokens_or_zero(server.get("file_search_requests"))
     counts[BillableUnit.SEARCH_QUERIES] = tokens_or_zero(numbers.get("num_search_queries"))
     counts[BillableUnit.CITATIONS] = tokens_or_zero(numbers.get("citation_tokens"))
     counts[BillableUnit.RERANKS] = tokens_or_zero(billed_units.get("search_units"))

@@ -244,6 +244,18 @@ def test_openai_charges_for_web_searches_of_every_model(model: str, tier: str, f
     assert known_price(model, usage, provider="openai").other_dollars * 1_000 == Decimal(fee)
 
 
+def test_openai_charges_for_file_searches() -> None:
+    response = {
+        "output": [{"type": "file_search_call", "status": "completed"}] * 4,
+        "usage": {"input_tokens": 1_000, "output_tokens": 1},
+    }
+    usage = read_response_usage(Format.RESPONSES, json.dumps(response).encode())
+    assert usage is not None
+
+    assert known_price("gpt-5.5", usage, provider="openai").other_dollars == Decimal("0.01")
+    assert known_price("gpt-5.3-codex", usage, provider="openai").other_dollars == Decimal("0.01")
+
+
 def test_an_unknown_tier_has_the_standard_price_but_is_not_sure() -> None:
     usage = make_usage({"input_tokens": 9, "service_tier": "shiny"})
 

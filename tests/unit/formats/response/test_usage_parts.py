@@ -275,6 +275,19 @@ def test_web_searches_of_openai_responses_are_counted(fields: dict[str, Any], se
         assert part.units == (((BillableUnit.WEB_SEARCHES, searches),) if searches else ())
 
 
+def test_file_searches_of_openai_responses_are_counted() -> None:
+    file_search = {"type": "file_search_call", "status": "completed", "queries": ["q"], "results": None}
+    response = {
+        "usage": {"input_tokens": 9, "output_tokens": 1},
+        "output": [file_search, MESSAGE, file_search, file_search | {"status": "failed"}, SEARCH_CALL],
+    }
+
+    usage = read_response_usage(Format.RESPONSES, json.dumps(response).encode())
+
+    assert usage is not None
+    assert dict(split_usage(usage)[0].units) == {BillableUnit.WEB_SEARCHES: 1, BillableUnit.FILE_SEARCHES: 2}
+
+
 def test_an_impossible_number_of_searches_makes_the_usage_unreadable() -> None:
     response = b'{"usage": {"input_tokens": 9}, "tool_usage": {"web_search": {"num_requests": -1}}}'
 
