@@ -80,11 +80,8 @@ class SamePriceAs(PriceFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindPricedAs(PriceFact):
-    """A kind of tokens that costs `times` as much as another."""
-
     kind: TokenKind
     other: TokenKind
-    times: Decimal = Decimal(1)
 
 
 # Anthropic reports "not_available" for models that are not bound to a region.
@@ -170,14 +167,7 @@ def load_price_facts() -> PriceFacts:
         ),
         likes=tuple(SamePriceAs(**entry) for entry in table["like"]),
         costs_as=tuple(
-            KindPricedAs(
-                **entry
-                | {
-                    "kind": TokenKind(entry["kind"]),
-                    "other": TokenKind(entry.pop("as")),
-                    "times": Decimal(entry.get("times", 1)),
-                }
-            )
+            KindPricedAs(**entry | {"kind": TokenKind(entry["kind"]), "other": TokenKind(entry.pop("as"))})
             for entry in table["as"]
         ),
         free=tuple(FreeModel(**entry) for entry in table["free"]),

@@ -295,7 +295,7 @@ class PriceSchedule:
         by_kind: dict[TokenKind | BillableUnit, Rate] = _rates_by_kind(prices)
         for fact_as in self._terms.select_facts(load_price_facts().costs_as):
             if fact_as.other in by_kind:
-                by_kind.setdefault(fact_as.kind, by_kind[fact_as.other].scale(fact_as.times))
+                by_kind.setdefault(fact_as.kind, by_kind[fact_as.other])
         if not by_kind:
             if not self._terms.select_facts(load_price_facts().free):
                 return None

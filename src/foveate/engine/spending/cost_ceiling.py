@@ -43,7 +43,6 @@ from foveate.formats.json_text.parse import (
 )
 from foveate.formats.response.usage import BillableUnit
 from foveate.model import Format, Request, SetParameter, TokenCount, Ttl
-from foveate.prompt_cache.prompt.parameters import read_cache_options
 from foveate.prompt_cache.rules import rules_for
 from foveate.tokens import counter_for
 from foveate.tokens.counter import BOUNDED_UNEXPLAINED
@@ -284,7 +283,6 @@ def max_breakpoint_ttl(request: Request) -> Ttl | None:
         return None
     ttls = [
         formats.automatic_breakpoint(request),
-        read_cache_options(request).ttl,  # of OpenAI's implicit breakpoint
         *(block.breakpoint_ttl for block in formats.request_blocks(request)),
     ]
     return max((ttl for ttl in ttls if ttl is not None), key=lambda ttl: ttl.seconds, default=None)

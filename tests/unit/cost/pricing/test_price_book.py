@@ -360,7 +360,7 @@ def test_a_ceiling_uses_the_highest_rate_that_may_apply() -> None:
     assert ceiling("claude-opus-5-5", "anthropic", 1_000_000, Ttl.ONE_HOUR) == 8 + 20
     assert ceiling("gpt-5", "openai", 1_000_000, Ttl.ONE_HOUR) == Decimal("11.25")
     assert ceiling("gpt-5.6-sol", "openai", 1_000_000) == 10 + 30
-    assert ceiling("gpt-5.6-sol", "openai", 1_000_000, Ttl.TWELVE_HOURS) == 20 + 30
+    assert ceiling("gpt-5.6-sol", "openai", 1_000_000, Ttl.TWELVE_HOURS) == 10 + 30
 
 
 counts = st.integers(0, 300_000)

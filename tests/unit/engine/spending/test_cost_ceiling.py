@@ -297,12 +297,6 @@ def test_a_breakpoint_is_found_however_its_name_is_spelled(cache_control: bytes)
     assert max_breakpoint_ttl(formats.parse_request(body, Format.ANTHROPIC)) is Ttl.ONE_HOUR
 
 
-def test_an_implicit_breakpoint_of_openai_has_the_ttl_of_its_request() -> None:
-    body = {"model": "gpt-5.6-sol", "input": "Hi", "prompt_cache_options": {"ttl": "12h"}}
-
-    assert max_breakpoint_ttl(formats.parse_request(body)) is Ttl.TWELVE_HOURS
-
-
 def test_tier_region_and_ttl_are_in_the_price() -> None:
     prices, default_tier = PriceBook(), make_ceiling(None, max_tokens=1_000)
     priority_tier = make_ceiling(None, max_tokens=1_000, service_tier="priority")
