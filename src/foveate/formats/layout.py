@@ -90,7 +90,7 @@ CACHE_POINT_FIELD = BreakpointStyle.CACHE_POINT.value
 
 
 def read_breakpoint(fields: dict[str, Any], breakpoint_ttl: Ttl) -> Ttl | None:
-    """Return the TTL of an object's breakpoint. OpenAI's have the `breakpoint_ttl` of the request by default."""
+    """Return the TTL of an object's breakpoint. `breakpoint_ttl` is that of OpenAI's by default."""
     if fields.get("cache_control") is not None:
         return read_ttl(fields["cache_control"])
     openai_breakpoint = fields.get("prompt_cache_breakpoint")
