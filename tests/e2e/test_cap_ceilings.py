@@ -105,7 +105,6 @@ ATTACKS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "/v1/chat/completions",
         {"model": SONNET, "models": ["nobody/knows-it"], "route": "fallback"},
     ),
-    "web searches": ("/v1/chat/completions", {"model": "gpt-4o-search-preview"}),
     "audio output": ("/v1/chat/completions", {"modalities": ["text", "audio"], "audio": {"voice": "x"}}),
     "the field `search_parameters`": ("/v1/chat/completions", {"search_parameters": {"mode": "auto"}}),
     "the field `service_tier`": ("/v1/chat/completions", {"service_tier": "gold"}),

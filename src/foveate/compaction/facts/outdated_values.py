@@ -199,22 +199,20 @@ def _is_same(statement: Statement, mention: Mention, outdated: _Outdated) -> boo
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class RejectedValue:
     """A value that a text says is wrong, and the phrase that says so.
 
-    `is_certain`: the value was right before: "no longer 8". "Not 8" may only be a wish. `can_be_cut`: the text
-    makes sense without the phrase.
+    `can_be_cut`: the text makes sense without the phrase.
     """
 
     mention: Mention
     start: int
     end: int
-    is_certain: bool = False
     can_be_cut: bool = False
 
 
 def _is_seat(mention: Mention) -> bool:
-    """Return whether a number has a letter that is no unit: "21C"."""
+    """Return whether a number has a letter that is not a unit: "21C"."""
     return (
         mention.value_type is ValueType.NUMBER
         and not mention.unit
@@ -224,7 +222,7 @@ def _is_seat(mention: Mention) -> bool:
     )
 
 
-def find_rejections(text: str, around: str = "") -> list[Rejection]:
+def find_rejections(text: str, around: str = "") -> list[RejectedValue]:
     """The values that a text says are wrong.
 
     "8, not 6", "rather than 6", "no longer 6", "from 6 to 8"; "6 is too late". The right value may be in the
@@ -234,7 +232,7 @@ def find_rejections(text: str, around: str = "") -> list[Rejection]:
     if not mentions:
         return []
     words = language()
-    found: list[Rejection] = []
+    found: list[RejectedValue] = []
     right = (*mentions, *find_mentions(around).mentions)
     for match in words.rejections.finditer(text):
         mention = next((mention for mention in mentions if mention.start >= match.end()), None)
@@ -245,13 +243,13 @@ def find_rejections(text: str, around: str = "") -> list[Rejection]:
         others = (other for other in right if other.value != mention.value)
         if is_certain or any(is_same_kind(other, mention) or is_same_kind(mention, other) for other in others):
             is_end = end == len(text) or text[end] in _CLAUSE_ENDS
-            found.append(Rejection(mention, match.start(), end, is_certain, is_end))
+            found.append(RejectedValue(mention, match.start(), end, is_end))
     for before, mention in pairwise(mentions):
         if move := _find_move(text, before, mention):
             found.append(move)
     for match in words.refusals.finditer(text):
         found += (
-            Rejection(mention, mention.start, match.end())
+            RejectedValue(mention, mention.start, match.end())
             for mention in mentions
             if text[mention.end : match.start()] == " "
         )
@@ -261,30 +259,28 @@ def find_rejections(text: str, around: str = "") -> list[Rejection]:
 _ANY_MORE = re.compile(r",?\s(?:any\s?more|any longer)\b", re.IGNORECASE)
 
 
-def _find_move(text: str, before: Mention, mention: Mention) -> Rejection | None:
+def _find_move(text: str, before: Mention, mention: Mention) -> RejectedValue | None:
     """What something was before: "moves from 6 to 8", "goes to 8 from 6", "6 → 8"."""
     between = text[find_unit_end(text, before.end) : mention.start]
     if _ARROW.fullmatch(between):
-        return Rejection(before, before.start, mention.start, is_certain=True, can_be_cut=True)
+        return RejectedValue(before, before.start, mention.start, can_be_cut=True)
     start = max(accumulate(map(len, split_parts(text[: before.start])[:-1]), initial=0))
     lead = text[start : before.start]
     if language().moves.search(text[start : mention.end]) is None:
         return None
     origin, target = _FROM.search(lead), _TO.search(lead)
     if origin and _TO.fullmatch(between) and is_same_kind(mention, before):
-        return Rejection(
+        return RejectedValue(
             before,
             start + origin.start(),
             mention.start - len(between.lstrip()),
-            is_certain=True,
             can_be_cut=True,
         )
     if target and _FROM.fullmatch(between) and is_same_kind(before, mention):
-        return Rejection(
+        return RejectedValue(
             mention,
             mention.start - len(between),
             find_unit_end(text, mention.end),
-            is_certain=True,
             can_be_cut=True,
         )
     return None
@@ -349,7 +345,7 @@ def _cut(text: str, outdated: Sequence[Mention]) -> str:
     return _keep_parts(text, lambda start, end: not any(start <= place < end for place in places))
 
 
-def _is_whole_part(text: str, phrase: Rejection) -> bool:
+def _is_whole_part(text: str, phrase: RejectedValue) -> bool:
     """Return whether a part of a text says nothing else: "I'm no longer in 6, …"."""
     part = split_parts(text[: phrase.start])[-1]
     before = find_mentions(part)

@@ -336,7 +336,7 @@ def _compare_names(names: frozenset[str], said: _SaidValue, new: Mention) -> dic
 
 
 def _is_restated(old: Mention, new: Mention, mentions: Sequence[Mention]) -> bool:
-    """Return whether an old value is given beside a new one: "still from 1:00 to 3:00"."""
+    """Return whether an old value is given next to a new one: "still from 1:00 to 3:00"."""
     return any(mention.normal == old.normal and mention.part == new.part for mention in mentions)
 
 
