@@ -5,9 +5,9 @@ the wording is much the same; or if a cue ("now", "instead", "no longer") announ
 wording. Without a cue, half of the words must be the same, with what it is about among them, and no other
 statement may fit as well. Each clause counts by itself ("…, so run 5 replicas"), and a sentence before may say
 what the value belongs to ("The key leaked. …"). Where values change and the words are not certain, fitted
-weights decide (`value_updates`). It also replaces what it calls off or rejects. Statements that differ in a word
-of the same place, in their owner, or in the number of a name, are about different things. Without word vectors
-(the extra `search`), only words with the same stem count as the same.
+weights decide (`value_updates`). It also replaces what it calls off or rejects. Statements that differ in a
+word of the same place, in their owner, or in the number of a name, are about different things. Without word
+vectors (the extra `search`), only words with the same stem count as the same.
 """
 
 from collections import Counter
