@@ -29,7 +29,7 @@ from foveate.compaction.facts.value_updates import ValueIndex
 from foveate.compaction.facts.values import Mention
 from foveate.model import Message, Text
 
-THRESHOLD = 0.4
+THRESHOLD = -0.3
 STIFFNESS = 4.0
 ROUNDS = 25
 TURNS = 8
