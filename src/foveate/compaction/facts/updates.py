@@ -166,7 +166,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 update = _join(before, statement)
                 degrees = find_degrees(update, None)
             changes = find_changes(number)
-            # Which value changes if that is not certain is found by weights.
+            # If it is not certain that a value changes, fitted weights decide.
             degrees = {
                 earlier: degree
                 for earlier, degree in degrees.items()

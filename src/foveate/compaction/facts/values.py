@@ -55,7 +55,7 @@ class Wording:
 @lru_cache(maxsize=_MAX_TEXTS)
 def find_mentions(text: str) -> Wording:
     tokens = read_tokens(text)
-    ends = [*_part_ends(text), len(text) + 1]
+    ends = [*_part_starts(text), len(text) + 1]
     mentions: list[Mention] = []
     every: set[str] = set()
     number = 0
@@ -120,17 +120,13 @@ def _normalize(value: str) -> str:
 
 
 def _normalize_date(value: str) -> str:
-    """A day and a month, however they are written: "6 October", "6th of Oct", "October 6"; otherwise empty."""
+    """A day and a month, the same for "6 October", "6th of Oct" and "October 6"; empty if there is no month."""
     words = value.replace(".", "").split()
     months = [word for word in words if word in language().months]
     days = [match[1] for word in words if (match := _DAY.fullmatch(word))]
-    return (
-        f"{days[0].lstrip('0')} {months[0][:_MONTH_CHARS]}"
-        if len(months) == len(days) == 1
-        else value
-        if months
-        else ""
-    )
+    if len(months) == len(days) == 1:
+        return f"{days[0].lstrip('0')} {months[0][:_MONTH_CHARS]}"
+    return value if months else ""
 
 
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?")
@@ -141,21 +137,21 @@ _OMITTED_SIGNS = re.compile(r"^[$€£¥]|(?<=\d),(?=\d{3})|\s?[ap]\.?m\.?$|^0(?
 
 def split_parts(text: str) -> list[str]:
     """The parts of a sentence, each with what ends it."""
-    return [text[start:end] for start, end in pairwise([*_part_ends(text), len(text)])]
+    return [text[start:end] for start, end in pairwise([*_part_starts(text), len(text)])]
 
 
-def _part_ends(text: str) -> list[int]:
+def _part_starts(text: str) -> list[int]:
     """Where parts start; a date belongs to its weekday: "Sunday, 9 May"."""
     words = language()
-    ends = [0]
+    starts = [0]
     for match in _PART_END.finditer(text):
         start, end = match.span()
         before = text[max(start - _MAX_WORD_CHARS, 0) : start].rpartition(" ")[2].lower()
         after = text[end : end + _MAX_WORD_CHARS].partition(" ")[0].lower()
         is_date = before in words.weekdays and (after[:1].isdigit() or after in words.months)
         if not (is_date and text[start] == ","):
-            ends.append(end)
-    return ends
+            starts.append(end)
+    return starts
 
 
 def _stems(token: Token) -> Iterator[str]:
